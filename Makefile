@@ -1,0 +1,40 @@
+# Everything starts from a bare clone: Python 3.11+ and make are enough.
+PYTHON ?= python3
+BIN := .venv/bin
+# Asked for by name and first, so that no package below can pull another build of it.
+TORCH ?= torch==2.13.0
+# A registry's progress bars and warnings are noise to someone who wants to see the demo.
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+.PHONY: help demo test check bench lint clean
+
+help:  ## what can be made
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/'
+
+.venv/ready: pyproject.toml
+	@echo "Setting up .venv (once; a minute or two) ..."
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Flockstep needs Python 3.11 or newer, this is " + sys.version.split()[0])'
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@$(PIP) "$(TORCH)"
+	@$(PIP) -e ".[dev]"
+	@touch $@
+
+demo: .venv/ready  ## the main job: real processes, then virtual nodes, one table and a picture (3 minutes)
+	@$(BIN)/flockstep demo
+
+test: .venv/ready lint  ## every test, real processes included
+	$(BIN)/python -m pytest -q
+
+check: .venv/ready lint  ## the fast part
+	$(BIN)/python -m pytest -q -m "not slow"
+
+lint: .venv/ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: .venv/ready  ## every benchmark, quickly
+	$(BIN)/python -m benchmarks.simulator --quick
+
+clean:  ## forget the virtual environment and caches
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache

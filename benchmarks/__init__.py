@@ -1,0 +1,1 @@
+"""Side-by-side ratios, one command each: ``python -m benchmarks.NAME``."""

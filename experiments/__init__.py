@@ -1,0 +1,1 @@
+"""The papers' figures, one command each: ``python -m experiments.NAME``."""

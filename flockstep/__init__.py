@@ -1,0 +1,71 @@
+"""Train in a flock, not in lockstep."""
+
+from flockstep.backends.real.launch import launch
+from flockstep.backends.sim.compute import Compute
+from flockstep.backends.sim.faults import Crash, Slowdown
+from flockstep.backends.sim.network import Link, Network
+from flockstep.backends.sim.world import simulate
+from flockstep.errors import CodecRange, Deadlock, Diverged, FlockstepError, LostPeer, Mismatch, NodeFailed
+from flockstep.message import Message
+from flockstep.node import Node, Pending
+from flockstep.parts.averages import Coded, Exact, Mixed
+from flockstep.parts.clips import ClipNorm, ClipStep, NoClip
+from flockstep.parts.codecs import Cast, Codec, Raw
+from flockstep.parts.topologies import Complete, Exponential, Random, Ring, Star, Topology, Torus
+from flockstep.strategies.dataparallel import DataParallel
+from flockstep.strategies.episode import Episode, EpisodePlus
+from flockstep.strategies.localsgd import CELGC, CELGCUpdate, LocalSGD
+from flockstep.strategy import Average, Clip, Strategy
+from flockstep.trace import NodeReport, Row, Trace
+from flockstep.workloads.workload import Workload
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "CELGC",
+    "Average",
+    "CELGCUpdate",
+    "Cast",
+    "Clip",
+    "ClipNorm",
+    "ClipStep",
+    "Codec",
+    "CodecRange",
+    "Coded",
+    "Complete",
+    "Compute",
+    "Crash",
+    "DataParallel",
+    "Deadlock",
+    "Diverged",
+    "Episode",
+    "EpisodePlus",
+    "Exact",
+    "Exponential",
+    "FlockstepError",
+    "Link",
+    "LocalSGD",
+    "LostPeer",
+    "Message",
+    "Mismatch",
+    "Mixed",
+    "Network",
+    "NoClip",
+    "Node",
+    "NodeFailed",
+    "NodeReport",
+    "Pending",
+    "Random",
+    "Raw",
+    "Ring",
+    "Row",
+    "Slowdown",
+    "Star",
+    "Strategy",
+    "Topology",
+    "Torus",
+    "Trace",
+    "Workload",
+    "launch",
+    "simulate",
+]

@@ -1,0 +1,1 @@
+"""Where strategies run: in virtual time (sim) or on real threads and processes (real)."""

@@ -1,0 +1,1 @@
+"""Real threads and processes: a verb blocks, and returns."""

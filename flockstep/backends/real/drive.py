@@ -1,0 +1,89 @@
+"""Running a strategy's coroutine for real: wherever it suspends, block until that is done, and go on."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any, Generic, TypeVar
+
+from flockstep.node import await_in_context, torch_modes
+
+T = TypeVar("T")
+
+
+class Block:
+    """Awaiting this runs ``call``, which may block, and gives its result."""
+
+    __slots__ = ("call",)
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self.call = call
+
+    def __await__(self) -> Generator[Block, Any, Any]:
+        return (yield self)
+
+
+def drive(coroutine: Coroutine[Any, Any, T], first: Block | None = None) -> T:
+    """Run a coroutine to its end in this thread; ``first`` is what it already waits for, if it was started."""
+    modes = torch_modes()
+    block = first
+    value: Any = None
+    error: BaseException | None = None
+    while True:
+        if block is not None:
+            try:
+                value, error = block.call(), None
+            except Exception as raised:
+                value, error = None, raised
+        try:
+            block = coroutine.send(value) if error is None else coroutine.throw(error)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+        if torch_modes() != modes:
+            block, value, error = None, None, await_in_context()
+
+
+class Background(Generic[T]):
+    """A coroutine in a thread of its own: started here up to its first wait, then left to itself."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, T], on_error: Callable[[Exception], None]) -> None:
+        self._ended = threading.Event()
+        self._result: T | None = None
+        self._error: Exception | None = None
+        self._awaited = False
+        self._on_error = on_error
+        try:
+            first = coroutine.send(None)
+        except StopIteration as stop:
+            self._result = stop.value
+            self._ended.set()
+        else:
+            threading.Thread(target=self._run, args=(coroutine, first), daemon=True).start()
+
+    def _run(self, coroutine: Coroutine[Any, Any, T], first: Block) -> None:
+        try:
+            self._result = drive(coroutine, first)
+        except Exception as error:
+            self._error = error
+            if not self._awaited:
+                self._on_error(error)
+        finally:
+            self._ended.set()
+
+    @property
+    def done(self) -> bool:
+        """Whether it has ended, well or badly."""
+        return self._ended.is_set()
+
+    def wait(self) -> T:
+        """Block until it has ended; its result, or its error raised."""
+        self._awaited = True
+        self._ended.wait()
+        if self._error is not None:
+            raise self._error
+        return self._result  # type: ignore[return-value]
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        result: T = yield from Block(self.wait).__await__()
+        return result

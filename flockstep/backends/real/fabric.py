@@ -1,0 +1,46 @@
+"""What a real node needs from whatever connects it with the others: shared memory, or a network."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from flockstep.message import Message
+from flockstep.node import Handler
+
+
+class Fabric(Protocol):
+    """Collectives begin at once and end in a future; messages block. Every wait has a deadline."""
+
+    def mean(self, v: Tensor, channel: str, round: int) -> Future[Tensor]:
+        """Begin a mean; ``v`` is the fabric's to keep."""
+
+    def exchange(self, messages: Sequence[Message], channel: str, round: int) -> Future[list[Message]]:
+        """Begin an exchange; the messages are the fabric's to keep."""
+
+    def wait(self, future: Future[Any], where: str, channel: str, round: int) -> Any:
+        """The result of a collective, or Deadlock when it can no longer come."""
+
+    def answer(self, topic: str, handler: Handler) -> None:
+        """Let a handler answer from now on."""
+
+    def ask(self, peer: int, topic: str, message: Message) -> Message:
+        """Block until the reply is here."""
+
+    def send(self, peer: int, message: Message) -> None:
+        """Give a message to the wire."""
+
+    def receive(self, peer: int) -> Message:
+        """Block until the next message of a peer is here."""
+
+    def peers(self) -> tuple[int, ...]:
+        """Who else is alive."""
+
+    def fail(self, error: Exception) -> None:
+        """This node is done for: whatever waits here must wait no longer."""
+
+    def leave(self, rounds: dict[str, int]) -> None:
+        """Say that this node's program has returned, and go on answering until everyone's has."""

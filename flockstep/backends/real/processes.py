@@ -1,0 +1,263 @@
+"""Nodes as processes: collectives by torch.distributed (gloo; NCCL where each node has a GPU), messages by mailbox.
+
+Every channel has a process group and a thread of its own, found by name, so that background collectives neither wait
+for nor mix with others, and nodes may open channels in any order.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+from datetime import timedelta
+from queue import SimpleQueue
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from flockstep.backends.real import c10d
+from flockstep.backends.real.mailbox import Mailbox
+from flockstep.errors import Deadlock, FlockstepError, LostPeer, nodes_named, stuck, unlike
+from flockstep.message import HEADER_BYTES, Message
+from flockstep.node import Handler
+
+# How often a node that waits looks whether what it waits for can still come.
+_GLANCE = 0.2
+
+
+class Rendezvous:
+    """What processes tell each other through the c10d store: addresses, and who has returned."""
+
+    def __init__(self, store: c10d.Store, size: int) -> None:
+        self._store, self._size = store, size
+
+    def publish(self, rank: int, address: str) -> None:
+        """Say where a node's mailbox is."""
+        self._store.set(f"mailbox/{rank}", address)
+
+    def look_up(self, rank: int, deadline: float) -> str:
+        """Where a node's mailbox is; waits until it has one."""
+        while not self._store.check([f"mailbox/{rank}"]):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"node {rank} has no mailbox")
+            time.sleep(0.01)
+        return str(self._store.get(f"mailbox/{rank}").decode())
+
+    def leave(self, rank: int, rounds: dict[str, int]) -> None:
+        """A node's program has returned, having begun so many rounds on each channel."""
+        self._store.set(f"left/{rank}", json.dumps(rounds))
+        self._store.add("left", 1)
+
+    def left(self) -> int:
+        """How many have."""
+        return int(self._store.add("left", 0))
+
+    def bury(self, rank: int) -> None:
+        """Say of a node that it died: nobody need wait for it."""
+        self._store.set(f"dead/{rank}", "")
+        self._store.add("dead", 1)
+        self._store.add("left", 1)
+
+    def dead(self) -> list[int]:
+        """Who died."""
+        if not self._store.add("dead", 0):
+            return []
+        return [rank for rank in range(self._size) if self._store.check([f"dead/{rank}"])]
+
+    def gone_before(self, channel: str, round: int) -> list[int]:
+        """Who returned without ever beginning this round; empty once all have returned."""
+        if self.left() in (0, self._size):
+            return []
+        ranks = [rank for rank in range(self._size) if self._store.check([f"left/{rank}"])]
+        begun = {rank: json.loads(self._store.get(f"left/{rank}")).get(channel, 0) for rank in ranks}
+        return [rank for rank in ranks if begun[rank] <= round]
+
+
+class _Channel:
+    """A process group, and the thread that runs its collectives in the order they were begun."""
+
+    def __init__(self, name: str, connect: Callable[[], Any]) -> None:
+        self._name, self._connect = name, connect
+        self._jobs: SimpleQueue[tuple[Future[Any], Callable[[Any, bool], Any]]] = SimpleQueue()
+        threading.Thread(target=self._run, name=f"channel {name}", daemon=True).start()
+
+    def begin(self, job: Callable[[Any, bool], Any]) -> Future[Any]:
+        """Queue a collective: ``job(group, first)``."""
+        future: Future[Any] = Future()
+        self._jobs.put((future, job))
+        return future
+
+    def _run(self) -> None:
+        group: Any = None
+        while True:
+            future, job = self._jobs.get()
+            try:
+                first = group is None
+                group = self._connect() if first else group
+                result = job(group, first)
+            except FlockstepError as error:
+                _settle(future, error=error)
+            except Exception as error:
+                reason = str(error).splitlines()[0]
+                _settle(future, error=LostPeer(f"a peer was lost on channel {self._name!r}: {reason}"))
+            else:
+                _settle(future, result)
+
+
+class ProcessFabric:
+    """This process's way to the others."""
+
+    def __init__(self, store: c10d.Store, rank: int, size: int, timeout: float, device: torch.device) -> None:
+        self._store, self._rank, self._size, self._timeout, self._device = store, rank, size, timeout, device
+        # A client of its own: a channel being connected holds the store's other client for as long as it takes.
+        self.rendezvous = Rendezvous(store.clone(), size)
+        self._channels: dict[str, _Channel] = {}
+        self._waiting: dict[Future[Any], None] = {}
+        self._error: Exception | None = None
+        self._box: Mailbox | None = None
+        self._lock = threading.Lock()
+
+    def mean(self, v: Tensor, channel: str, round: int) -> Future[Tensor]:
+        def job(group: Any, first: bool) -> Tensor:
+            if first:
+                self._compare(group, v, channel, round)
+            group.allreduce([v]).wait()
+            return v.div_(self._size)
+
+        return self._channel(channel).begin(job)
+
+    def exchange(self, messages: Sequence[Message], channel: str, round: int) -> Future[list[Message]]:
+        def job(group: Any, first: bool) -> list[Message]:
+            return _exchange(group, messages, self._device)
+
+        return self._channel(channel).begin(job)
+
+    def wait(self, future: Future[Any], where: str, channel: str, round: int) -> Any:
+        deadline = time.monotonic() + self._timeout
+        self._waiting[future] = None
+        try:
+            while True:
+                if self._error is not None and not future.done():
+                    raise self._error
+                try:
+                    return future.result(_GLANCE)
+                except TimeoutError:
+                    if dead := self.rendezvous.dead():
+                        raise self._lost(dead, where) from None
+                    if gone := self.rendezvous.gone_before(channel, round):
+                        raise stuck([self._rank], where, gone, channel=channel, round=round) from None
+                    if time.monotonic() > deadline:
+                        message = f"node {self._rank} waited {self._timeout:g} s in {where}"
+                        raise Deadlock(message, channel=channel, round=round) from None
+        finally:
+            self._waiting.pop(future, None)
+
+    def answer(self, topic: str, handler: Handler) -> None:
+        self._mailbox().answer(topic, handler)
+
+    def ask(self, peer: int, topic: str, message: Message) -> Message:
+        return self._mailbox().ask(peer, topic, message)
+
+    def send(self, peer: int, message: Message) -> None:
+        self._mailbox().send(peer, message)
+
+    def receive(self, peer: int) -> Message:
+        return self._mailbox().receive(peer)
+
+    def peers(self) -> tuple[int, ...]:
+        dead = self.rendezvous.dead()
+        return tuple(rank for rank in range(self._size) if rank != self._rank and rank not in dead)
+
+    def fail(self, error: Exception) -> None:
+        self._error = error
+        for future in list(self._waiting):
+            _settle(future, error=error)
+
+    def leave(self, rounds: dict[str, int]) -> None:
+        self.rendezvous.leave(self._rank, rounds)
+        deadline = time.monotonic() + self._timeout
+        while self.rendezvous.left() < self._size:
+            if self._error is not None:
+                raise self._error
+            if time.monotonic() > deadline:
+                raise Deadlock(f"node {self._rank} has returned and waited {self._timeout:g} s for the others to")
+            time.sleep(0.02)
+
+    def close(self) -> None:
+        """The last thing to do: whoever holds the store must outlive the others' use of it."""
+        self._store.add("closed", 1)
+        deadline = time.monotonic() + self._timeout
+        while self._rank == 0 and self._store.add("closed", 0) < self._size and time.monotonic() < deadline:
+            time.sleep(0.02)
+
+    def _lost(self, dead: list[int], where: str) -> LostPeer:
+        return LostPeer(f"node {self._rank} was in {where} when it lost {nodes_named(dead)}", rank=self._rank)
+
+    def _channel(self, name: str) -> _Channel:
+        if name not in self._channels:
+            self._channels[name] = _Channel(name, lambda: self._group(name))
+        return self._channels[name]
+
+    def _group(self, name: str) -> Any:
+        store, timeout = c10d.PrefixStore(f"channel/{name}", self._store.clone()), timedelta(seconds=self._timeout)
+        if self._device.type == "cuda" and torch.cuda.device_count() >= self._size:
+            torch.cuda.set_device(self._device)
+            return c10d.nccl(store, self._rank, self._size, timeout)
+        return c10d.gloo(store, self._rank, self._size, timeout)
+
+    def _compare(self, group: Any, v: Tensor, channel: str, round: int) -> None:
+        # Sizes as numbers, since the vectors themselves cannot be sent before they are known to be alike.
+        mine = torch.tensor([v.numel(), v.element_size(), v.is_floating_point()], device=v.device)
+        everyones = [torch.empty_like(mine) for _ in range(self._size)]
+        group.allgather([everyones], [mine]).wait()
+        told = [
+            f"({count},) of {width}-byte {'floats' if floating else 'integers'}"
+            for count, width, floating in map(Tensor.tolist, everyones)
+        ]
+        for rank, other in enumerate(told):
+            if other != told[0]:
+                raise unlike(0, told[0], rank, other, channel=channel, round=round)
+
+    def _mailbox(self) -> Mailbox:
+        with self._lock:
+            if self._box is None:
+                self._box = Mailbox(self._rank, self.rendezvous, self._timeout)
+                self._box.on_handler_error = self.fail
+            return self._box
+
+
+def _exchange(group: Any, messages: Sequence[Message], device: torch.device) -> list[Message]:
+    packed = [_pack(message, device) for message in messages]
+    outgoing = [tensor.numel() for tensor in packed]
+    counts = torch.empty(len(messages), dtype=torch.int64, device=device)
+    one_each = [1] * len(messages)
+    group.alltoall_base(counts, torch.tensor(outgoing, device=device), one_each, one_each).wait()
+    incoming: list[int] = counts.tolist()
+    received = torch.empty(sum(incoming), dtype=torch.uint8, device=device)
+    group.alltoall_base(received, torch.cat(packed), incoming, outgoing).wait()
+    return [_unpack(part) for part in torch.split(received, incoming)]
+
+
+def _pack(message: Message, device: torch.device) -> Tensor:
+    header = torch.frombuffer(bytearray(message.header()), dtype=torch.uint8).to(device)
+    return torch.cat([header, message.data])
+
+
+def _unpack(packed: Tensor) -> Message:
+    codec, shape, dtype, length = Message.read_header(bytes(packed[:HEADER_BYTES].tolist()))
+    if length != packed.numel() - HEADER_BYTES:
+        raise ValueError(f"a message says {length} bytes and has {packed.numel() - HEADER_BYTES}")
+    return Message(packed[HEADER_BYTES:].clone(), codec, shape, dtype)
+
+
+def _settle(future: Future[Any], result: Any = None, error: Exception | None = None) -> None:
+    # Two threads may end one future: the collective's own, and whoever declares this node failed.
+    with suppress(InvalidStateError):
+        if error is None:
+            future.set_result(result)
+        else:
+            future.set_exception(error)

@@ -1,0 +1,169 @@
+"""Nodes as child processes of this one: started, listened to, and never left behind."""
+
+from __future__ import annotations
+
+import multiprocessing as mp
+import os
+import signal
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import torch
+
+from flockstep.backends.real import c10d
+from flockstep.backends.real.launch import Job, Outcome, run_node
+from flockstep.backends.real.processes import ProcessFabric, Rendezvous
+from flockstep.errors import Deadlock, FlockstepError, LostPeer, NodeFailed, located, nodes_named
+from flockstep.trace import Row
+
+# How long nodes may take to tell their own errors, once the first has told its.
+_GRACE = 2.0
+
+
+def run_processes(job: Job, on_row: Callable[[Row], None] | None) -> dict[int, Outcome]:
+    """Run every node in a process of its own."""
+    children = _Children(job)
+    try:
+        return children.attend(on_row)
+    finally:
+        children.end()
+
+
+class _Children:
+    def __init__(self, job: Job) -> None:
+        context = _context()
+        # A file, not a TCP store: that one looks up the name of every client, and stalls for seconds where DNS does.
+        self._folder = tempfile.TemporaryDirectory(prefix="flockstep-")
+        path = str(Path(self._folder.name) / "store")
+        self._rendezvous = Rendezvous(c10d.FileStore(path, -1), job.size)
+        # By value, so that functions of a notebook or a __main__ script travel too. Only to our own children.
+        payload = cloudpickle.dumps(job)
+        self._outcomes: dict[int, Outcome] = {}
+        self._errors: dict[int, FlockstepError] = {}
+        self._ranks: dict[Connection, int] = {}
+        self._processes: list[Any] = []
+        for rank in range(job.size):
+            ours, theirs = context.Pipe(duplex=False)
+            arguments = (rank, job.size, path, payload, theirs)
+            process = context.Process(target=_child, args=arguments, name=f"flockstep node {rank}", daemon=True)
+            process.start()
+            theirs.close()
+            self._processes.append(process)
+            self._ranks[ours] = rank
+
+    def attend(self, on_row: Callable[[Row], None] | None) -> dict[int, Outcome]:
+        """Listen until every child has ended; raises what went wrong first."""
+        deadline = None
+        while self._ranks and (deadline is None or time.monotonic() < deadline):
+            for ready in wait(list(self._ranks), None if deadline is None else max(0.0, deadline - time.monotonic())):
+                self._hear(ready, on_row)  # type: ignore[arg-type]
+            if self._errors and deadline is None:
+                deadline = time.monotonic() + _GRACE
+        if self._errors:
+            raise self._verdict()
+        return self._outcomes
+
+    def _hear(self, connection: Connection, on_row: Callable[[Row], None] | None) -> None:
+        rank = self._ranks[connection]
+        try:
+            kind, thing = connection.recv()
+        except EOFError:
+            del self._ranks[connection]
+            if rank not in self._outcomes and rank not in self._errors:
+                self._errors[rank] = self._death(rank)
+                self._rendezvous.bury(rank)
+            return
+        if kind == "row" and on_row is not None:
+            on_row(thing)
+        elif kind == "outcome":
+            report, rows, data, dtype = thing
+            model = torch.frombuffer(bytearray(data), dtype=dtype) if data else torch.empty(0, dtype=dtype)
+            self._outcomes[rank] = Outcome(report, rows, model)
+        elif kind == "error":
+            self._errors[rank] = thing
+
+    def _death(self, rank: int) -> LostPeer:
+        process = self._processes[rank]
+        process.join(5.0)
+        code = process.exitcode
+        how = f"was killed by {signal.Signals(-code).name}" if code and code < 0 else f"ended with exit code {code}"
+        return LostPeer(f"node {rank} {how}", rank=rank)
+
+    def _verdict(self) -> FlockstepError:
+        """Of all errors the one that explains the rest: a node's own failure, a death, a deadlock, a lost peer."""
+        errors = list(self._errors.values())
+        stuck = {rank: e for rank, e in self._errors.items() if isinstance(e, Deadlock)}
+        if len(stuck) == len(errors) and len(stuck) > 1:
+            first = next(iter(stuck.values()))
+            alike = [rank for rank, e in stuck.items() if (e.channel, e.round) == (first.channel, first.round)]
+            where = first.message.partition(" waits in ")
+            if where[1]:
+                first.message = f"{nodes_named(sorted(alike))} wait in {where[2]}"
+            return first
+        killed = [e for e in errors if isinstance(e, LostPeer) and " killed by " in e.message]
+        own = [e for e in errors if not isinstance(e, LostPeer | Deadlock)]
+        return (own or killed or errors)[0]
+
+    def end(self) -> None:
+        """Leave nobody behind."""
+        for process in self._processes:
+            if process.is_alive():
+                process.terminate()
+        for process in self._processes:
+            process.join(3.0)
+            if process.is_alive():
+                process.kill()
+                process.join()
+        for connection in self._ranks:
+            connection.close()
+        self._folder.cleanup()
+
+
+def _context() -> Any:
+    if sys.platform == "win32":
+        return mp.get_context("spawn")
+    context = mp.get_context("forkserver")
+    # Imported once in the server, torch costs each new node nothing.
+    context.set_forkserver_preload(["flockstep.backends.real.warm"])
+    return context
+
+
+def _child(rank: int, size: int, path: str, payload: bytes, connection: Connection) -> None:
+    # Ctrl-C reaches the whole terminal group: the parent alone decides, and ends the children.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_die_with_parent, daemon=True).start()
+    torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // size) if hasattr(os, "sched_getaffinity") else 1)
+    code = 0
+    try:
+        job: Job = cloudpickle.loads(payload)
+        fabric = ProcessFabric(c10d.FileStore(path, -1), rank, size, job.timeout, job.workload.start().device)
+        outcome = run_node(job, rank, fabric, lambda row: connection.send(("row", row)))
+        model = outcome.model.detach().cpu().contiguous()
+        data = model.view(torch.uint8).numpy().tobytes()
+        connection.send(("outcome", (outcome.report, outcome.rows, data, model.dtype)))
+    except Exception as raised:
+        error = located(raised, rank, 0.0)
+        if isinstance(error, NodeFailed):
+            error.add_note("".join(traceback.format_exception(raised)))
+        connection.send(("error", error))
+        code = 1
+    connection.close()
+    # A collective that can no longer end would hold up an orderly exit.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _die_with_parent() -> None:
+    parent = mp.parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os._exit(1)

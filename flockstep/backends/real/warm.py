@@ -1,0 +1,12 @@
+"""Imported once by the server that new nodes are forked from: what a node would otherwise spend seconds importing.
+
+The first optimizer makes torch import its compiler; a vector of one number starts no threads that a fork would lose.
+"""
+
+import torch
+
+import flockstep.backends.real.spawn  # noqa: F401
+
+_number = torch.zeros(1)
+_number.grad = torch.zeros(1)
+torch.optim.SGD([_number], lr=0.1).step()

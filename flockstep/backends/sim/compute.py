@@ -1,0 +1,62 @@
+"""How long a gradient takes on a virtual node."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from flockstep import check, units
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compute:
+    """Time per gradient (with its optimizer step): constant, or log-normal with mean ``step``.
+
+    ``spread`` is the standard deviation of its logarithm. ``stragglers={3: 4.0}`` makes node 3 four times slower.
+    With ``pauses`` a node stops now and then for ``pause``: after each gradient with this probability.
+    """
+
+    step: str | float
+    spread: float = 0.0
+    stragglers: Mapping[int, float] = field(default_factory=dict)
+    pause: str | float = 0.0
+    pauses: float = 0.0
+
+    def __post_init__(self) -> None:
+        units.seconds(self.step, "Compute.step")
+        units.seconds(self.pause, "Compute.pause")
+        check.not_negative(self, "spread", self.spread)
+        check.fraction(self, "pauses", self.pauses)
+        check.ranks(self, "stragglers", self.stragglers)
+        for rank, factor in self.stragglers.items():
+            check.positive(self, f"stragglers[{rank}]", factor)
+
+    def check_size(self, size: int) -> None:
+        """Every node named here must exist."""
+        check.ranks(self, "stragglers", self.stragglers, size)
+
+
+class Clock:
+    """One node's gradient times, drawn from its own stream so that the hardware never changes the numbers."""
+
+    def __init__(self, compute: Compute | None, rank: int, rng: np.random.Generator) -> None:
+        compute = compute or Compute(step=0.0)
+        self._step = units.seconds(compute.step) * compute.stragglers.get(rank, 1.0)
+        self._spread = compute.spread
+        self._pause = units.seconds(compute.pause)
+        self._pauses = compute.pauses
+        self._rng = rng
+        # exp(spread * z) has mean exp(spread^2 / 2): take it out, so that ``step`` is the mean.
+        self._offset = -0.5 * compute.spread**2
+
+    def gradient(self) -> float:
+        """Seconds the next gradient takes."""
+        time = self._step
+        if self._spread:
+            time *= math.exp(self._offset + self._spread * self._rng.standard_normal())
+        if self._pauses and self._rng.random() < self._pauses:
+            time += self._pause
+        return time

@@ -1,0 +1,67 @@
+"""Losses of the average model along a run, measured for free: looking takes no virtual time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from flockstep.errors import Diverged
+from flockstep.trace import Row, average_and_spread
+from flockstep.workloads.workload import Workload
+
+if TYPE_CHECKING:
+    from flockstep.backends.sim.node import SimNode
+    from flockstep.backends.sim.world import World
+
+
+class Recorder:
+    """Each node shows its model at the same step numbers; when all living have, their average is measured."""
+
+    def __init__(self, world: World, workload: Workload, on_row: Callable[[Row], None] | None) -> None:
+        self.rows: list[Row] = []
+        self._world, self._workload, self._on_row = world, workload, on_row
+        self._shown: dict[int, dict[int, Tensor]] = {}
+        self._final: dict[int, Tensor] = {}
+
+    def show(self, node: SimNode, step: int) -> None:
+        """A node is at a step that is to be recorded."""
+        self._shown.setdefault(step, {})[node.rank] = node.params.clone()
+        self._measure(step)
+
+    def finish(self, node: SimNode) -> None:
+        """A node is done: the last record is of the final models."""
+        self._final[node.rank] = node.params
+        self._measure_final()
+
+    def lose(self) -> None:
+        """A node died: what waited for it need not wait any more."""
+        for step in sorted(self._shown):
+            self._measure(step)
+        self._measure_final()
+
+    def _measure(self, step: int) -> None:
+        shown = self._shown[step]
+        if self._complete(shown):
+            del self._shown[step]
+            self._record(step, shown)
+
+    def _measure_final(self) -> None:
+        if self._final and self._complete(self._final):
+            steps = [node.step_count for node in self._world.nodes if node.alive]
+            self._record(round(sum(steps) / len(steps)), self._final)
+
+    def _complete(self, shown: dict[int, Tensor]) -> bool:
+        return all(node.rank in shown for node in self._world.nodes if node.alive)
+
+    def _record(self, step: int, shown: dict[int, Tensor]) -> None:
+        average, spread = average_and_spread([shown[rank] for rank in sorted(shown)])
+        loss, now = self._workload.loss(average), self._world.kernel.now
+        if not math.isfinite(loss):
+            raise Diverged(f"the loss of the average model is {loss} at step {step}", time=now)
+        sent = sum(node.report.bytes_sent for node in self._world.nodes) / self._world.size
+        self.rows.append(Row(now, step, loss, sent, spread))
+        if self._on_row is not None:
+            self._on_row(self.rows[-1])

@@ -1,0 +1,169 @@
+"""Bytes in flight: a fluid model. Each flow uses some links at once; links are shared max-min fairly.
+
+A message from i to j uses i's uplink and j's downlink. A ring collective is one flow over every link of the ring,
+because its steps wait for each other: the slowest link sets the pace of all, and one slow link shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from flockstep.backends.sim.kernel import Kernel
+from flockstep.backends.sim.network import Network
+
+
+class _Link:
+    __slots__ = ("capacity", "flows")
+
+    def __init__(self, capacity: float) -> None:
+        self.capacity = capacity
+        self.flows: dict[Flow, None] = {}
+
+
+class Flow:
+    """Bytes on their way: for each link, how much of it one byte per second of the flow takes."""
+
+    __slots__ = ("done", "links", "rate", "remaining", "updated", "version")
+
+    def __init__(self, links: dict[_Link, float], nbytes: float, done: Callable[[], None]) -> None:
+        self.links = links
+        self.remaining = nbytes
+        self.done = done
+        self.rate = 0.0
+        self.updated = 0.0
+        self.version = 0
+
+
+class Wires:
+    """All links of a run, and what is on them. Without a network, everything arrives at once."""
+
+    def __init__(self, kernel: Kernel, network: Network | None, size: int) -> None:
+        self._kernel = kernel
+        self._network = network
+        self._size = size
+        if network is None:
+            return
+        network.check_size(size)
+        self._up = [_Link(network.up(rank)) for rank in range(size)]
+        self._down = [_Link(network.down(rank)) for rank in range(size)]
+        declared = {pair: network.between(*pair) for pair in network.pairs}
+        self._pairs = {pair: _Link(rate) for pair, rate in declared.items() if rate is not None}
+        neighbours = [(rank, (rank + 1) % size) for rank in range(size)]
+        self._ring = self._links(neighbours)
+        self._ring_delay = max(network.delay(*pair) for pair in neighbours)
+        # Of what a node gives to all others, one pair's way carries one part.
+        self._all = self._links(neighbours, pair_share=0.0) | dict.fromkeys(self._pairs.values(), 1 / max(1, size - 1))
+        self._all_delay = network.longest_delay(size)
+
+    def send(self, sender: int, receiver: int, nbytes: float, done: Callable[[], None]) -> Flow | None:
+        """Move bytes from one node to another; ``done()`` when the last has arrived."""
+        if self._network is None or sender == receiver:
+            self._kernel.at(self._kernel.now, done)
+            return None
+        links = self._links([(sender, receiver)])
+        return self._begin(links, nbytes, self._network.delay(sender, receiver), done)
+
+    def ring(self, nbytes: float, stages: int, done: Callable[[], None]) -> Flow | None:
+        """Every node passes so many bytes to its neighbour, in stages that wait for each other."""
+        if self._network is None or self._size == 1:
+            self._kernel.at(self._kernel.now, done)
+            return None
+        return self._begin(self._ring, nbytes, stages * self._ring_delay, done)
+
+    def all_to_all(self, nbytes: float, done: Callable[[], None]) -> Flow | None:
+        """Every node gives so many bytes, divided among all the others, directly."""
+        if self._network is None or self._size == 1:
+            self._kernel.at(self._kernel.now, done)
+            return None
+        return self._begin(self._all, nbytes, self._all_delay, done)
+
+    def cut(self, flow: Flow) -> None:
+        """Stop a flow: its sender or receiver is gone."""
+        if flow.version >= 0:
+            self._remove(flow)
+
+    def _links(self, pairs: Iterable[tuple[int, int]], pair_share: float = 1.0) -> dict[_Link, float]:
+        links: dict[_Link, float] = {}
+        for sender, receiver in pairs:
+            links[self._up[sender]] = links[self._down[receiver]] = 1.0
+            if pair_share and (sender, receiver) in self._pairs:
+                links[self._pairs[sender, receiver]] = pair_share
+        return links
+
+    def _begin(self, links: dict[_Link, float], nbytes: float, delay: float, done: Callable[[], None]) -> Flow:
+        flow = Flow(links, nbytes, done)
+        self._kernel.at(self._kernel.now + delay, self._add, flow)
+        return flow
+
+    def _add(self, flow: Flow) -> None:
+        if flow.version < 0:
+            return
+        flow.updated = self._kernel.now
+        for link in flow.links:
+            link.flows[flow] = None
+        self._share(flow)
+
+    def _remove(self, flow: Flow) -> None:
+        flow.version = -1
+        left: dict[Flow, None] = {}
+        for link in flow.links:
+            link.flows.pop(flow, None)
+            left.update(link.flows)
+        while left:
+            for settled in self._share(next(iter(left))):
+                left.pop(settled, None)
+
+    def _arrive(self, flow: Flow, version: int) -> None:
+        if flow.version == version:
+            self._remove(flow)
+            flow.done()
+
+    def _share(self, flow: Flow) -> Iterable[Flow]:
+        """Set anew the rates of all flows that share links with this one, directly or through others."""
+        if all(len(link.flows) == 1 for link in flow.links):
+            self._set_rate(flow, min(link.capacity / weight for link, weight in flow.links.items()))
+            return (flow,)
+        rates = _max_min(*_connected(flow))
+        for member, rate in rates.items():
+            if rate != member.rate:
+                self._set_rate(member, rate)
+        return rates
+
+    def _set_rate(self, flow: Flow, rate: float) -> None:
+        now = self._kernel.now
+        flow.remaining = max(0.0, flow.remaining - flow.rate * (now - flow.updated))
+        flow.rate, flow.updated = rate, now
+        flow.version += 1
+        self._kernel.at(now + flow.remaining / rate, self._arrive, flow, flow.version)
+
+
+def _connected(flow: Flow) -> tuple[dict[Flow, None], dict[_Link, None]]:
+    flows: dict[Flow, None] = {flow: None}
+    links: dict[_Link, None] = {}
+    pending = [flow]
+    while pending:
+        for link in pending.pop().links:
+            if link not in links:
+                links[link] = None
+                new = [other for other in link.flows if other not in flows]
+                flows.update(dict.fromkeys(new))
+                pending += new
+    return flows, links
+
+
+def _max_min(flows: dict[Flow, None], links: dict[_Link, None]) -> dict[Flow, float]:
+    """Water-filling: the most crowded link settles its flows first, the rest share what is left."""
+    rates: dict[Flow, float] = {}
+    room = {link: link.capacity for link in links}
+    demand = {link: sum(flow.links[link] for flow in link.flows) for link in links}
+    unsettled = {link: dict(link.flows) for link in links}
+    while len(rates) < len(flows):
+        tightest = min((link for link in links if unsettled[link]), key=lambda link: room[link] / demand[link])
+        rate = room[tightest] / demand[tightest]
+        for flow in list(unsettled[tightest]):
+            rates[flow] = rate
+            for link, weight in flow.links.items():
+                room[link] = max(0.0, room[link] - weight * rate)
+                demand[link] -= weight
+                del unsettled[link][flow]
+    return rates

@@ -1,0 +1,63 @@
+"""What travels between nodes: bytes, and a short header that says how to read them. Never pickle."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+_HEADER = struct.Struct("<16sBB6x4qQ")
+HEADER_BYTES = _HEADER.size
+_MOST_DIMENSIONS = 4
+_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.uint8, torch.int32, torch.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class Message:
+    """A coded vector on its way: a flat uint8 tensor, the codec's name, and the shape and dtype it decodes to."""
+
+    data: Tensor
+    codec: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    def __post_init__(self) -> None:
+        if self.data.dtype != torch.uint8 or self.data.dim() != 1:
+            raise TypeError(f"Message.data must be flat uint8, got {self.data.dtype} of shape {tuple(self.data.shape)}")
+        if not (self.codec.isascii() and 0 < len(self.codec) <= 16):
+            raise ValueError(f"Message.codec must be 1 to 16 ASCII characters, got {self.codec!r}")
+        if len(self.shape) > _MOST_DIMENSIONS:
+            raise ValueError(f"Message.shape must have at most {_MOST_DIMENSIONS} dimensions, got {self.shape}")
+        if self.dtype not in _DTYPES:
+            raise TypeError(f"Message.dtype must be one of {', '.join(map(str, _DTYPES))}, got {self.dtype}")
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes travel, header included: the number every report is made of."""
+        return HEADER_BYTES + self.data.numel()
+
+    def copy(self) -> Message:
+        """The same message in memory of its own."""
+        return Message(self.data.clone(), self.codec, self.shape, self.dtype)
+
+    def header(self) -> bytes:
+        """The fixed-size header that goes before the data."""
+        padded = self.shape + (0,) * (_MOST_DIMENSIONS - len(self.shape))
+        code = _DTYPES.index(self.dtype)
+        return _HEADER.pack(self.codec.encode(), code, len(self.shape), *padded, self.data.numel())
+
+    @classmethod
+    def read_header(cls, header: bytes) -> tuple[str, tuple[int, ...], torch.dtype, int]:
+        """Codec, shape, dtype and the number of data bytes that follow; ValueError where it makes no sense."""
+        name, code, dimensions, *rest = _HEADER.unpack(header)
+        *shape, length = rest
+        if code >= len(_DTYPES) or dimensions > _MOST_DIMENSIONS or min(shape) < 0:
+            raise ValueError("not the header of a message")
+        return name.rstrip(b"\0").decode("ascii"), tuple(shape[:dimensions]), _DTYPES[code], length
+
+
+def ring_bytes(nbytes: int, size: int) -> int:
+    """What each of ``size`` nodes sends, and receives, in a ring mean of ``nbytes``: 2 (n-1) chunks of 1/n."""
+    return round(2 * (size - 1) * nbytes / size)

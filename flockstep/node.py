@@ -1,0 +1,196 @@
+"""A node: what a strategy can do, in few verbs. Every backend keeps the same contract.
+
+ 1. Time passes only at ``await``.
+ 2. Messages are copied when sent; what a verb returns is yours.
+ 3. Handlers are plain functions; two handlers of one node never run at once; the node itself does not stop for them.
+ 4. Asking a topic nobody answers yet waits (to a deadline); asking a dead peer raises LostPeer.
+ 5. A node goes on answering after its ``run`` returned, until all have. Nodes leave together.
+ 6. An exception in any task ends the run and carries rank and time. Nothing is caught and stepped over.
+ 7. Separate random streams per node for data, codec and clock: the hardware must not change the numbers.
+ 8. No ``await`` inside a torch context manager such as ``no_grad``: it would leak into other virtual nodes.
+ 9. What is registered with ``keep`` survives a checkpoint.
+
+Collectives (``mean``, ``exchange``) meet by channel: the k-th of one node on a channel meets the k-th of every other.
+A channel carries one shape and dtype for the whole run. Vectors never require grad, so a strategy needs no ``no_grad``.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Sequence
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from flockstep.errors import Mismatch, unlike
+from flockstep.message import Message
+
+T_co = TypeVar("T_co", covariant=True)
+
+Handler = Callable[[int, Message], Message]
+"""``handler(peer, message) -> reply``: runs on the answering node, on behalf of ``peer``."""
+
+OptimizerFactory = Callable[[list[Tensor]], torch.optim.Optimizer]
+"""How to make a node's optimizer, e.g. ``functools.partial(torch.optim.SGD, lr=0.1)``."""
+
+
+class Pending(Protocol[T_co]):
+    """Work in the background: look with ``done``, wait with ``await``."""
+
+    @property
+    def done(self) -> bool:
+        """Whether it has finished, well or badly."""
+        ...
+
+    def __await__(self) -> Generator[Any, Any, T_co]: ...
+
+
+class Node(ABC):
+    """One member of the flock, as its strategy sees it."""
+
+    rank: int
+    """This node's number, from 0."""
+    size: int
+    """How many nodes there are."""
+    params: Tensor
+    """The model: one flat vector, updated in place."""
+    optimizer: torch.optim.Optimizer
+    """The torch optimizer that ``step`` runs."""
+    rng: np.random.Generator
+    """Random numbers for the strategy and its codecs; the data has a stream of its own."""
+    step_count: int
+    """Steps begun so far, skipped ones included."""
+
+    @abstractmethod
+    def steps(self) -> AsyncIterator[int]:
+        """The steps of this run: ``async for k in node.steps()``; k counts from 0, or from where a resumed run was."""
+
+    @abstractmethod
+    async def gradient(self, x: Tensor) -> Tensor:
+        """A stochastic gradient of this node's own loss at ``x``. Takes compute time."""
+
+    @abstractmethod
+    async def step(self, g: Tensor | None) -> None:
+        """The local update: the torch optimizer's step on ``params`` with gradient ``g``; None is a counted skip."""
+
+    @abstractmethod
+    async def mean(self, v: Tensor, channel: str = "model") -> Tensor:
+        """The mean of every node's ``v``. Waits for all."""
+
+    @abstractmethod
+    async def exchange(self, messages: Sequence[Message], channel: str = "exchange") -> list[Message]:
+        """Give ``messages[j]`` to node j, for all j at once, and get what each node gave to this one."""
+
+    @abstractmethod
+    def answer(self, topic: str, handler: Handler) -> None:
+        """From now on, let ``handler`` answer what peers ask under ``topic``."""
+
+    @abstractmethod
+    async def ask(self, peer: int, topic: str, message: Message) -> Message:
+        """What ``peer``'s handler for ``topic`` replies. The peer is not interrupted."""
+
+    @abstractmethod
+    def send(self, peer: int, message: Message) -> None:
+        """Send without waiting; the peer takes it with ``receive``."""
+
+    @abstractmethod
+    async def receive(self, peer: int) -> Message:
+        """The next message ``peer`` sent to this node, in the order they were sent."""
+
+    @abstractmethod
+    def spawn(self, coroutine: Coroutine[Any, Any, T_co]) -> Pending[T_co]:
+        """Run a coroutine in the background. It runs up to its first wait before ``spawn`` returns."""
+
+    @abstractmethod
+    def peers(self) -> tuple[int, ...]:
+        """The other nodes that are alive now, as far as this one knows."""
+
+    @abstractmethod
+    def keep(self, name: str, tensor: Tensor) -> Tensor:
+        """Register a tensor that a checkpoint must hold; gives it back, filled where a run is resumed."""
+
+    @abstractmethod
+    def count(self, name: str, amount: int = 1) -> None:
+        """Add to a named counter of this node's report, e.g. ``node.count("clipped")``."""
+
+    def learning_rates(self) -> list[tuple[float, float]]:
+        """For each parameter group: the learning rate now, and the one its schedule began with."""
+        return [(float(g["lr"]), float(g.get("initial_lr", g["lr"]))) for g in self.optimizer.param_groups]
+
+    def step_lengths(self, g: Tensor) -> tuple[float, float]:
+        """How far a plain gradient step with ``g`` would go: at today's learning rates, and at the initial ones.
+
+        Groups with rates of their own are each measured with theirs.
+        """
+        rates = self.learning_rates()
+        if all(rate == rates[0] for rate in rates):
+            norm = float(torch.linalg.vector_norm(g))
+            return rates[0][0] * norm, rates[0][1] * norm
+        squares = [float(torch.linalg.vector_norm(part)) ** 2 for part in self._group_parts(g)]
+        now = sum(s * lr * lr for s, (lr, _) in zip(squares, rates, strict=True))
+        initial = sum(s * lr * lr for s, (_, lr) in zip(squares, rates, strict=True))
+        return now**0.5, initial**0.5
+
+    def _group_parts(self, g: Tensor) -> list[Tensor]:
+        """The parts of a flat vector that belong to each parameter group; one group has all of it."""
+        if len(self.optimizer.param_groups) > 1:
+            raise NotImplementedError("parameter groups with different learning rates need a backend that knows them")
+        return [g]
+
+
+class Channels:
+    """A node's own count of rounds per channel, and the one shape each channel carries."""
+
+    def __init__(self, rank: int) -> None:
+        self._rank = rank
+        self.rounds: dict[str, int] = {}
+        self._carried: dict[str, tuple[torch.Size, torch.dtype]] = {}
+
+    def next_round(self, channel: str) -> int:
+        """The number of the round that begins now."""
+        round = self.rounds.get(channel, 0)
+        self.rounds[channel] = round + 1
+        return round
+
+    def check(self, channel: str, v: Tensor) -> None:
+        """Refuse a vector unlike those the channel carried before."""
+        carried = self._carried.setdefault(channel, (v.shape, v.dtype))
+        if carried != (v.shape, v.dtype):
+            raise Mismatch(
+                f"node {self._rank}: channel {channel!r} carried {tuple(carried[0])} of {carried[1]} before and "
+                f"{tuple(v.shape)} of {v.dtype} now; give each shape a channel of its own",
+                channel=channel,
+            )
+
+
+def mean_of(vectors: Sequence[Tensor], channel: str, round: int) -> Tensor:
+    """The mean of what nodes 0, 1, ... brought, summed in that order into the first; Mismatch where they are unlike."""
+    first = vectors[0]
+    for rank, v in enumerate(vectors):
+        if v.shape != first.shape or v.dtype != first.dtype:
+            told = [f"{tuple(each.shape)} of {each.dtype}" for each in (first, v)]
+            raise unlike(0, told[0], rank, told[1], channel=channel, round=round)
+    for v in vectors[1:]:
+        first += v
+    first /= len(vectors)
+    return first
+
+
+def stream(seed: int, rank: int, purpose: str) -> np.random.Generator:
+    """A node's random numbers for one purpose ("data", "codec" or "clock"), the same on every backend."""
+    return np.random.default_rng([seed, rank, ("data", "codec", "clock").index(purpose)])
+
+
+def torch_modes() -> tuple[bool, bool, bool]:
+    """The modes a torch context manager would change. A backend compares them at every ``await``."""
+    return torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.is_autocast_enabled("cpu")
+
+
+def await_in_context() -> RuntimeError:
+    """What is raised into a program that awaits inside a torch context manager."""
+    return RuntimeError(
+        "await inside a torch context manager (no_grad, inference_mode, autocast ...): "
+        "the mode would leak into other nodes; leave the `with` block before the await"
+    )

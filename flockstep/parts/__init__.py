@@ -1,0 +1,1 @@
+"""Values a strategy calls: clips, averages, topologies and codecs."""

@@ -1,0 +1,90 @@
+"""Averages: every node's vector in, (nearly) their mean out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from flockstep import check
+from flockstep.message import Message
+from flockstep.node import Node
+from flockstep.parts.codecs.codec import Codec
+from flockstep.parts.topologies import Topology
+from flockstep.strategy import Mean
+
+
+@dataclass(frozen=True)
+class Exact:
+    """The mean itself, in full precision: a ring of chunks, 2 (n-1)/n of the vector sent per node."""
+
+    def start(self, node: Node, channel: str = "model") -> Mean:
+        """The plain collective."""
+
+        async def mean(v: Tensor) -> Tensor:
+            return await node.mean(v, channel)
+
+        return mean
+
+
+@dataclass(frozen=True, kw_only=True)
+class Coded:
+    """The mean in few bits: what Exact sends, each chunk coded.
+
+    Each node averages one chunk: it gets that chunk from everybody, coded, averages in full precision, and gives the
+    coded mean to everybody. All nodes decode the same messages, so all hold the same result.
+    """
+
+    codec: Codec
+
+    def __post_init__(self) -> None:
+        check.has(self, "codec", self.codec, "encode", "decode", kind="a codec")
+
+    def start(self, node: Node, channel: str = "model") -> Mean:
+        """Two exchanges per round: chunks in, means out."""
+
+        async def mean(v: Tensor) -> Tensor:
+            chunks = list(v.tensor_split(node.size))
+            own = chunks[node.rank]
+            outgoing = [self.codec.encode(chunk, node.rng) for chunk in chunks]
+            gathered = await node.exchange(outgoing, f"{channel}/gather")
+            total = torch.zeros_like(own)
+            for message in gathered:
+                total += self.codec.decode(message, own)
+            coded = self.codec.encode(total / node.size, node.rng)
+            means = await node.exchange([coded] * node.size, f"{channel}/spread")
+            return torch.cat([self.codec.decode(message, chunk) for message, chunk in zip(means, chunks, strict=True)])
+
+        return mean
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mixed:
+    """One round of gossip: x_i <- sum_j w_ij x_j over the neighbours of a topology. Not the mean, but its mean is."""
+
+    topology: Topology
+    codec: Codec
+
+    def __post_init__(self) -> None:
+        check.has(self, "topology", self.topology, "peers", "weights", kind="a topology")
+        check.has(self, "codec", self.codec, "encode", "decode", kind="a codec")
+
+    def start(self, node: Node, channel: str = "model") -> Mean:
+        """One message to and from each neighbour per round."""
+        round = 0
+
+        async def mean(v: Tensor) -> Tensor:
+            nonlocal round
+            weights = self.topology.weights(node.rank, node.size, round)
+            peers = self.topology.peers(node.rank, node.size, round)
+            round += 1
+            message: Message = self.codec.encode(v, node.rng)
+            for peer in peers:
+                node.send(peer, message)
+            mixed = v * weights[node.rank]
+            for peer in peers:
+                mixed += weights[peer] * self.codec.decode(await node.receive(peer), v)
+            return mixed
+
+        return mean

@@ -1,0 +1,7 @@
+"""Codecs: a vector to bytes and back. ``Message.nbytes`` is what the exchange costs."""
+
+from flockstep.parts.codecs.cast import Cast
+from flockstep.parts.codecs.codec import Codec
+from flockstep.parts.codecs.raw import Raw
+
+__all__ = ["Cast", "Codec", "Raw"]

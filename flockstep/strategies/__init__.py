@@ -1,0 +1,1 @@
+"""Strategies, one algorithm family per file. A strategy is a program: read its ``run``."""

@@ -1,0 +1,39 @@
+"""Data parallelism: every node brings a gradient, all take the same step.
+
+    gbar = mean_i g_i;   x <- x - eta * clip(gbar)            every step
+
+With ``clip=ClipStep(gamma=...)`` this is the "naive parallel clip" baseline of the CELGC paper (arXiv 2205.05040).
+
+Sends   one gradient per step
+Waits   for every node, every step
+Keeps   nothing
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from flockstep import check
+from flockstep.node import Node
+from flockstep.parts.averages import Exact
+from flockstep.parts.clips import NoClip
+from flockstep.strategy import Average, Clip
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataParallel:
+    """Average gradients every step: the baseline everybody knows."""
+
+    clip: Clip = NoClip()
+    average: Average = Exact()
+
+    def __post_init__(self) -> None:
+        check.has(self, "clip", self.clip, "__call__", kind="a clip such as ClipNorm(max_norm=1.0)")
+        check.has(self, "average", self.average, "start", kind="an average such as Exact()")
+
+    async def run(self, node: Node) -> None:
+        """Compute, average, step."""
+        mean = self.average.start(node, "gradient")
+        async for _ in node.steps():
+            g = await mean(await node.gradient(node.params))
+            await node.step(self.clip(g, node))

@@ -1,0 +1,103 @@
+"""Local steps, models averaged now and then.
+
+LocalSGD      x_i <- x_i - eta * clip(g_i)                         every step
+              x_i <- mean_j x_j                                    every ``period`` steps
+
+CELGC         the same with the clip  min(eta, gamma/||g_i||) * g_i: gamma caps the step, by the node's own norm,
+              so that ||x_i - xbar|| <= 2 gamma period without momentum.
+              Liu, Zhuang, Lei, Liao: communication-efficient local gradient clipping, NeurIPS 2022, arXiv 2205.05040.
+
+CELGCUpdate   caps the length of what the optimizer did, whatever it was: with momentum or Adam, clipping the gradient
+              (CELGC, as its authors do) does not bound the step, clipping the update does.
+
+Sends   one model per ``period`` steps
+Waits   for every node, every ``period`` steps; once more at the end if a round was left open
+Keeps   nothing
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from flockstep import check
+from flockstep.node import Node
+from flockstep.parts.averages import Exact
+from flockstep.parts.clips import ClipStep, NoClip, scaled_to
+from flockstep.strategy import Average, Clip
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalSGD:
+    """Step alone, average models every ``period`` steps."""
+
+    period: int
+    clip: Clip = NoClip()
+    average: Average = Exact()
+
+    def __post_init__(self) -> None:
+        check.whole(self, "period", self.period)
+        check.has(self, "clip", self.clip, "__call__", kind="a clip such as ClipNorm(max_norm=1.0)")
+        check.has(self, "average", self.average, "start", kind="an average such as Exact()")
+
+    async def run(self, node: Node) -> None:
+        """Compute, clip, step; average at the end of each round."""
+        x, mean = node.params, self.average.start(node)
+        k = -1
+        async for k in node.steps():
+            await node.step(self.clip(await node.gradient(x), node))
+            if (k + 1) % self.period == 0:
+                x.copy_(await mean(x))
+        if (k + 1) % self.period:
+            x.copy_(await mean(x))
+
+
+@dataclass(frozen=True, kw_only=True)
+class CELGC:
+    """Local steps no longer than ``gamma``, models averaged every ``period`` steps."""
+
+    period: int
+    gamma: float
+    average: Average = Exact()
+
+    def __post_init__(self) -> None:
+        check.whole(self, "period", self.period)
+        check.positive(self, "gamma", self.gamma)
+        check.has(self, "average", self.average, "start", kind="an average such as Exact()")
+
+    async def run(self, node: Node) -> None:
+        """Local SGD with the step capped: nothing else."""
+        local = LocalSGD(period=self.period, clip=ClipStep(gamma=self.gamma), average=self.average)
+        await local.run(node)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CELGCUpdate(CELGC):
+    """Like CELGC, but caps the update of any optimizer, not the gradient it is given."""
+
+    async def run(self, node: Node) -> None:
+        """Let the optimizer step, then shorten what it did."""
+        x, mean = node.params, self.average.start(node)
+        k = -1
+        async for k in node.steps():
+            g = await node.gradient(x)
+            before = x.clone()
+            # A gradient that is not finite must not reach the optimizer's state either.
+            await node.step(g if math.isfinite(float(torch.linalg.vector_norm(g))) else None)
+            self._shorten(x, before, node)
+            if (k + 1) % self.period == 0:
+                x.copy_(await mean(x))
+        if (k + 1) % self.period:
+            x.copy_(await mean(x))
+
+    def _shorten(self, x: Tensor, before: Tensor, node: Node) -> None:
+        rate, initial_rate = node.learning_rates()[0]
+        change = x - before
+        capped = scaled_to(self.gamma * rate / initial_rate, change, float(torch.linalg.vector_norm(change)), node)
+        if capped is None:
+            x.copy_(before)
+        elif capped is not change:
+            x.copy_(before + capped)

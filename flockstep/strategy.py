@@ -1,0 +1,47 @@
+"""A strategy: hyper-parameters, and one coroutine that reads like the paper."""
+
+from __future__ import annotations
+
+from dataclasses import fields, is_dataclass
+from typing import Protocol, runtime_checkable
+
+from torch import Tensor
+
+from flockstep.node import Node
+
+
+@runtime_checkable
+class Strategy(Protocol):
+    """A frozen dataclass of hyper-parameters with ``async def run(node)``: the program every node runs."""
+
+    async def run(self, node: Node) -> None:
+        """Train: compute, step and talk, until ``node.steps()`` ends."""
+
+
+class Clip(Protocol):
+    """A part that tames a gradient."""
+
+    def __call__(self, g: Tensor, node: Node) -> Tensor | None:
+        """The gradient to step with, or None to skip a step whose gradient is not finite."""
+
+
+class Mean(Protocol):
+    """A started average: ``await mean(v)``."""
+
+    async def __call__(self, v: Tensor) -> Tensor:
+        """The mean of all nodes' vectors, or this average's approximation of it."""
+
+
+class Average(Protocol):
+    """A part that turns every node's vector into (nearly) their mean."""
+
+    def start(self, node: Node, channel: str = "model") -> Mean:
+        """An average for one node and one channel, with whatever state it needs between rounds."""
+
+
+def describe(part: object) -> str:
+    """A strategy or part as a user would write it: ``CELGC(period=8, gamma=1.0)``, defaults left out."""
+    if not is_dataclass(part) or isinstance(part, type):
+        return str(getattr(part, "__name__", None) or repr(part))
+    told = [(f.name, getattr(part, f.name)) for f in fields(part) if getattr(part, f.name) != f.default]
+    return f"{type(part).__name__}({', '.join(f'{name}={describe(value)}' for name, value in told)})"

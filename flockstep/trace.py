@@ -1,0 +1,170 @@
+"""What happened when: losses over time, and for each node its steps, bytes and seconds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from flockstep import check
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+AXES = {"seconds": "seconds", "step": "steps per node", "bytes": "bytes sent per node"}
+
+
+@dataclass(frozen=True)
+class Row:
+    """The average model at one moment."""
+
+    seconds: float
+    step: int
+    """Steps each node had taken."""
+    loss: float
+    bytes: float
+    """Bytes sent so far, averaged over nodes."""
+    spread: float
+    """Mean squared distance of the nodes' models from their average."""
+
+
+@dataclass
+class NodeReport:
+    """What one node did, and where its seconds went."""
+
+    rank: int
+    steps: int = 0
+    skipped: int = 0
+    gradients: int = 0
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    computing: float = 0.0
+    waiting: float = 0.0
+    """Seconds spent waiting for other nodes; on real machines waiting in a collective counts as talking."""
+    talking: float = 0.0
+    """Seconds spent while messages of this node's main task were on the wire."""
+    seconds: float = 0.0
+    """When the node was done."""
+    counts: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def busy(self) -> float:
+        """Share of the node's time spent computing."""
+        return self.computing / self.seconds if self.seconds else 1.0
+
+
+@dataclass
+class Trace:
+    """The record of one run."""
+
+    strategy: str
+    rows: list[Row]
+    nodes: list[NodeReport]
+    models: dict[int, Tensor]
+    """Final parameters by rank: all of them, or under torchrun those of this process."""
+
+    @property
+    def seconds(self) -> float:
+        """When the last node was done."""
+        return max(node.seconds for node in self.nodes)
+
+    @property
+    def loss(self) -> float:
+        """The last loss recorded."""
+        return self.rows[-1].loss
+
+    @property
+    def model(self) -> Tensor:
+        """The average of the final models."""
+        return average_and_spread([self.models[rank] for rank in sorted(self.models)])[0]
+
+    @property
+    def bytes_sent(self) -> float:
+        """Bytes sent, averaged over nodes."""
+        return sum(node.bytes_sent for node in self.nodes) / len(self.nodes)
+
+    @property
+    def busy(self) -> float:
+        """Share of time spent computing, averaged over nodes."""
+        return sum(node.busy for node in self.nodes) / len(self.nodes)
+
+    def time_to(self, loss: float) -> float | None:
+        """Seconds until the loss was first at or below a target; None if it never was."""
+        return next((row.seconds for row in self.rows if row.loss <= loss), None)
+
+    def to_frame(self) -> pd.DataFrame:
+        """The rows as a pandas data frame."""
+        try:
+            import pandas as pd
+        except ImportError as error:
+            raise ImportError("to_frame needs pandas: pip install 'flockstep[frame]'") from error
+        columns = list(Row.__dataclass_fields__)
+        return pd.DataFrame([asdict(row) for row in self.rows], columns=columns)
+
+    def to_json(self) -> str:
+        """Everything but the models, as JSON."""
+        rows, nodes = [asdict(row) for row in self.rows], [asdict(node) for node in self.nodes]
+        return json.dumps({"strategy": self.strategy, "rows": rows, "nodes": nodes})
+
+    @classmethod
+    def from_json(cls, text: str) -> Trace:
+        """A trace back from ``to_json``, without models."""
+        data = json.loads(text)
+        rows = [Row(**row) for row in data["rows"]]
+        return cls(data["strategy"], rows, [NodeReport(**node) for node in data["nodes"]], {})
+
+    def plot(self, path: str | Path, against: str = "seconds") -> Path:
+        """A picture of the loss against "seconds", "step" or "bytes"; gives the path back."""
+        return plot([self], path, [against])
+
+    def __str__(self) -> str:
+        return (
+            f"{self.strategy}: loss {self.loss:.4g} after {self.rows[-1].step} steps on {len(self.nodes)} node(s), "
+            f"{self.seconds:.4g} s, {self.bytes_sent:.4g} bytes sent per node, {self.busy:.0%} of the time computing"
+        )
+
+
+def average_and_spread(models: Sequence[Tensor]) -> tuple[Tensor, float]:
+    """The average of some models, and their mean squared distance from it."""
+    average = models[0].clone()
+    for model in models[1:]:
+        average += model
+    average /= len(models)
+    return average, sum(float((model - average).square().sum()) for model in models) / len(models)
+
+
+def plot(
+    traces: Sequence[Trace],
+    path: str | Path,
+    against: Sequence[str] = ("seconds", "bytes"),
+    *,
+    labels: Sequence[str] = (),
+    title: str = "",
+) -> Path:
+    """Loss curves of several runs in one picture, one panel per quantity on the x axis."""
+    # The object interface draws without a display and leaves the user's own pyplot figures alone.
+    from matplotlib.figure import Figure
+
+    for axis in against:
+        check.one_of("plot", "against", axis, AXES)
+    figure = Figure(figsize=(5.5 * len(against), 4.2), layout="constrained")
+    panels: Any = figure.subplots(1, len(against), squeeze=False)[0]
+    for panel, axis in zip(panels, against, strict=True):
+        for index, trace in enumerate(traces):
+            label = labels[index] if labels else trace.strategy
+            places = [getattr(row, axis) for row in trace.rows]
+            panel.plot(places, [row.loss for row in trace.rows], marker=".", label=label)
+        panel.set_xlabel(AXES[axis])
+        panel.set_ylabel("loss")
+        panel.grid(alpha=0.3)
+    panels[0].legend(fontsize=8)
+    if title:
+        figure.suptitle(title)
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=130)
+    return path

@@ -1,0 +1,60 @@
+"""A model as one flat vector, and back: the only packer.
+
+Averaging, clipping and coding are then single kernels on one tensor. Tied weights are packed once; parameters that do
+not train (``requires_grad=False``) stay out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where each parameter of a model lies in its flat vector."""
+
+    names: tuple[str, ...]
+    shapes: tuple[torch.Size, ...]
+    dtype: torch.dtype
+
+    @classmethod
+    def of(cls, module: nn.Module) -> Layout:
+        """The layout of a module's trainable parameters, in the module's own order."""
+        named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
+        if not named:
+            raise ValueError("this model has no trainable parameters: nothing to put into a vector")
+        first, dtype = named[0][0], named[0][1].dtype
+        for name, p in named:
+            if p.dtype != dtype:
+                raise ValueError(
+                    f"parameters of one vector must share a dtype, but {first} is {dtype} and {name} is {p.dtype}"
+                )
+        return cls(tuple(name for name, _ in named), tuple(p.shape for _, p in named), dtype)
+
+    @property
+    def size(self) -> int:
+        """How many numbers the vector has."""
+        return sum(shape.numel() for shape in self.shapes)
+
+    def pack(self, tensors: Iterable[Tensor]) -> Tensor:
+        """A new flat vector from one tensor per parameter."""
+        return torch.cat([t.detach().reshape(-1) for t in tensors])
+
+    def views(self, vector: Tensor) -> list[Tensor]:
+        """The vector's parts, each in its parameter's shape, sharing the vector's memory."""
+        parts = torch.split(vector, [shape.numel() for shape in self.shapes])
+        return [part.view(shape) for part, shape in zip(parts, self.shapes, strict=True)]
+
+    def point(self, parameters: Sequence[Tensor], vector: Tensor) -> None:
+        """Let parameters be views of a vector: no copy, and what is written to one is seen in the other."""
+        for parameter, view in zip(parameters, self.views(vector), strict=True):
+            parameter.data = view
+
+
+def trainable(module: nn.Module) -> list[nn.Parameter]:
+    """The parameters a Layout packs, in its order."""
+    return [p for p in module.parameters() if p.requires_grad]

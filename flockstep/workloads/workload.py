@@ -1,0 +1,25 @@
+"""The contract of a workload."""
+
+from __future__ import annotations
+
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from torch import Tensor
+
+
+@runtime_checkable
+class Workload(Protocol):
+    """A loss over data, as functions of one flat vector. Knows no nodes."""
+
+    def start(self) -> Tensor:
+        """The vector training starts from: a new one, and the same on every call."""
+
+    def gradient(self, x: Tensor, rng: np.random.Generator) -> Tensor:
+        """A stochastic gradient at ``x``: a new vector; ``x`` is left alone. ``rng`` draws the batch."""
+
+    def loss(self, x: Tensor) -> float:
+        """The number training is about: of the whole problem, whichever shard is asked."""
+
+    def shard(self, rank: int, size: int) -> Workload:
+        """The part that node ``rank`` of ``size`` trains on, safe to use in a thread of its own."""
