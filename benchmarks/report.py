@@ -1,4 +1,4 @@
-"""How every benchmark and experiment is run and told: ``--quick``, progress, a table, rows on disk, one line of JSON."""
+"""How every benchmark and experiment is run and told: ``--quick``, progress, a table, kept rows, one line of JSON."""
 
 from __future__ import annotations
 

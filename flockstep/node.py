@@ -166,21 +166,30 @@ class Channels:
 
 
 def mean_of(vectors: Sequence[Tensor], channel: str, round: int) -> Tensor:
-    """The mean of what nodes 0, 1, ... brought, summed in that order into the first; Mismatch where they are unlike."""
+    """The mean of what nodes 0, 1, ... brought, which it overwrites; Mismatch where they are unlike.
+
+    Summed in that order as differences from the first, so that the mean of equal vectors is that vector to the bit.
+    """
     first = vectors[0]
     for rank, v in enumerate(vectors):
         if v.shape != first.shape or v.dtype != first.dtype:
             told = [f"{tuple(each.shape)} of {each.dtype}" for each in (first, v)]
             raise unlike(0, told[0], rank, told[1], channel=channel, round=round)
-    for v in vectors[1:]:
-        first += v
-    first /= len(vectors)
+    if len(vectors) > 1:
+        difference = vectors[1].sub_(first)
+        for v in vectors[2:]:
+            difference += v.sub_(first)
+        first += difference.div_(len(vectors))
     return first
 
 
+_PURPOSES = ("data", "codec", "clock", "sampling", "ties", "skew")
+
+
 def stream(seed: int, rank: int, purpose: str) -> np.random.Generator:
-    """A node's random numbers for one purpose ("data", "codec" or "clock"), the same on every backend."""
-    return np.random.default_rng([seed, rank, ("data", "codec", "clock").index(purpose)])
+    """A node's random numbers for one purpose ("data", "codec", "clock" ...), the same on every backend."""
+    # From 1: NumPy takes [seed, rank, 0] and [seed, rank] for the same seed.
+    return np.random.default_rng([seed, rank, 1 + _PURPOSES.index(purpose)])
 
 
 def torch_modes() -> tuple[bool, bool, bool]:

@@ -19,12 +19,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from flockstep import check
-from flockstep.node import Node
+from flockstep.node import Node, stream
 from flockstep.parts.averages import Exact
 from flockstep.strategy import Average
 
@@ -114,7 +113,7 @@ class EpisodePlus:
 
     def sample(self, round: int, size: int) -> list[int]:
         """Who works in a round: the same answer on every node."""
-        drawn = np.random.default_rng([self.sampling_seed, round]).choice(size, self.sampled, replace=False)
+        drawn = stream(self.sampling_seed, round, "sampling").choice(size, self.sampled, replace=False)
         return sorted(int(rank) for rank in drawn)
 
 

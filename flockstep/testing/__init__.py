@@ -1,5 +1,17 @@
-"""Laws that every part keeps, yours too: ``check_codec(MyCodec())`` returns, or raises LawBroken."""
+"""Laws that every part, strategy and backend keeps, yours too: ``check_codec(MyCodec())`` raises LawBroken or not."""
 
+from flockstep.testing.backends import BACKEND_LAWS, check_backend
+from flockstep.testing.law import Law
 from flockstep.testing.parts import LawBroken, check_codec, check_topology
+from flockstep.testing.strategies import check_strategy, check_synchronous
 
-__all__ = ["LawBroken", "check_codec", "check_topology"]
+__all__ = [
+    "BACKEND_LAWS",
+    "Law",
+    "LawBroken",
+    "check_backend",
+    "check_codec",
+    "check_strategy",
+    "check_synchronous",
+    "check_topology",
+]

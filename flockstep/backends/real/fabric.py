@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
+from flockstep.errors import FlockstepError
 from flockstep.message import Message
 from flockstep.node import Handler
 
@@ -39,7 +40,7 @@ class Fabric(Protocol):
     def peers(self) -> tuple[int, ...]:
         """Who else is alive."""
 
-    def fail(self, error: Exception) -> None:
+    def fail(self, error: FlockstepError) -> None:
         """This node is done for: whatever waits here must wait no longer."""
 
     def leave(self, rounds: dict[str, int]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -17,7 +18,7 @@ from flockstep.backends.real.drive import drive
 from flockstep.backends.real.fabric import Fabric
 from flockstep.backends.real.node import RealNode
 from flockstep.backends.real.threads import Hub, ThreadFabric
-from flockstep.errors import FlockstepError, located
+from flockstep.errors import Deadlock, FlockstepError, LostPeer, located, nodes_named
 from flockstep.node import OptimizerFactory
 from flockstep.strategy import Strategy, describe
 from flockstep.trace import NodeReport, Row, Trace
@@ -134,16 +135,31 @@ def assemble(job: Job, outcomes: dict[int, Outcome]) -> Trace:
     return Trace(describe(job.strategy), first.rows, reports, {rank: o.model for rank, o in outcomes.items()})
 
 
+def verdict(errors: dict[int, FlockstepError]) -> FlockstepError:
+    """Of the errors of all nodes the one that explains the rest: a node's own, then a deadlock, then a lost peer."""
+    own = [error for error in errors.values() if not isinstance(error, LostPeer | Deadlock)]
+    stuck = {rank: error for rank, error in errors.items() if isinstance(error, Deadlock)}
+    if own or not stuck:
+        return (own or list(errors.values()))[0]
+    # Each node knows only its own wait: those who wait in the same place are told in one sentence.
+    first = stuck[min(stuck)]
+    alike = sorted(
+        rank for rank, error in stuck.items() if (error.channel, error.round) == (first.channel, first.round)
+    )
+    _, waits, where = first.message.partition(" waits in ")
+    if waits and len(alike) > 1:
+        first.message = f"{nodes_named(alike)} wait in {where}"
+    return first
+
+
 def _run_threads(job: Job, on_row: Callable[[Row], None] | None) -> dict[int, Outcome]:
     hub = Hub(job.size, job.timeout)
     outcomes: dict[int, Outcome] = {}
 
     def body(rank: int) -> None:
-        try:
+        # What went wrong is known to the hub by then.
+        with suppress(FlockstepError):
             outcomes[rank] = run_node(job, rank, ThreadFabric(hub, rank), on_row)
-        except FlockstepError as error:
-            # Known to the hub, whose first failure is the one to tell.
-            hub.fail(rank, error)
 
     threads = [threading.Thread(target=body, args=(rank,), daemon=True) for rank in range(job.size)]
     for thread in threads:
@@ -151,7 +167,7 @@ def _run_threads(job: Job, on_row: Callable[[Row], None] | None) -> dict[int, Ou
     for thread in threads:
         thread.join()
     if hub.failed:
-        raise next(iter(hub.failed.values()))
+        raise verdict(hub.failed)
     return outcomes
 
 

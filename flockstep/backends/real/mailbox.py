@@ -11,7 +11,6 @@ import struct
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Protocol
 
@@ -49,7 +48,6 @@ class Mailbox:
         self._outboxes: dict[int, SimpleQueue[Message]] = {}
         self._idle: dict[int, list[socket.socket]] = defaultdict(list)
         self._lost: dict[int, str] = {}
-        self.on_handler_error: Callable[[Exception], None] = lambda error: None
         self._server = socket.create_server(("127.0.0.1", 0))
         directory.publish(rank, f"127.0.0.1:{self._server.getsockname()[1]}")
         _start(self._accept)
@@ -74,7 +72,7 @@ class Mailbox:
             raise LostPeer(f"node {self._rank} lost node {peer} in ask({topic!r}): {error}", rank=self._rank) from error
         self._idle[peer].append(connection)
         if kind == _FAILED:
-            raise RuntimeError(f"node {peer} failed to answer {topic!r}: {text}")
+            raise LostPeer(f"node {self._rank} lost node {peer} in ask({topic!r}): it failed, {text}", rank=self._rank)
         return reply
 
     def send(self, peer: int, message: Message) -> None:
@@ -154,7 +152,6 @@ class Mailbox:
                 reply = handler(peer, message)
         except Exception as error:
             _write(connection, _FAILED, self._rank, f"{type(error).__name__}: {error}"[:55], message)
-            self.on_handler_error(error)
         else:
             _write(connection, _REPLY, self._rank, topic, reply)
 

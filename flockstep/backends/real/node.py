@@ -14,7 +14,7 @@ from torch import Tensor
 from flockstep import check
 from flockstep.backends.real.drive import Background, Block
 from flockstep.backends.real.fabric import Fabric
-from flockstep.errors import Diverged
+from flockstep.errors import Diverged, located
 from flockstep.message import Message, ring_bytes
 from flockstep.node import Channels, Handler, Node, OptimizerFactory, Pending, stream
 from flockstep.trace import NodeReport, Row
@@ -99,6 +99,10 @@ class RealNode(Node):
         self.report.bytes_received += sum(m.nbytes for by, m in enumerate(received) if by != self.rank)
         return received
 
+    def _fail(self, error: Exception) -> None:
+        # In a handler or a background task: the main task learns of it at its next wait.
+        self._fabric.fail(located(error, self.rank, self.now))
+
     def _meet(self, begin: Callable[..., Any], thing: Any, verb: str, channel: str) -> Block:
         # Begun here, in the program's own order; only the waiting is left to whichever thread drives.
         round = self.channels.next_round(channel)
@@ -111,7 +115,14 @@ class RealNode(Node):
         return Block(wait)
 
     def answer(self, topic: str, handler: Handler) -> None:
-        self._fabric.answer(topic, handler)
+        def guarded(peer: int, message: Message) -> Message:
+            try:
+                return handler(peer, message)
+            except Exception as error:
+                self._fail(error)
+                raise
+
+        self._fabric.answer(topic, guarded)
 
     async def ask(self, peer: int, topic: str, message: Message) -> Message:
         check.peer(peer, self.rank, self.size)
@@ -143,7 +154,7 @@ class RealNode(Node):
         return message
 
     def spawn(self, coroutine: Coroutine[Any, Any, T]) -> Pending[T]:
-        background = Background(coroutine, self._fabric.fail)
+        background = Background(coroutine, self._fail)
         self._background.append(background)
         return background
 

@@ -172,7 +172,7 @@ class ProcessFabric:
         dead = self.rendezvous.dead()
         return tuple(rank for rank in range(self._size) if rank != self._rank and rank not in dead)
 
-    def fail(self, error: Exception) -> None:
+    def fail(self, error: FlockstepError) -> None:
         self._error = error
         for future in list(self._waiting):
             _settle(future, error=error)
@@ -226,7 +226,6 @@ class ProcessFabric:
         with self._lock:
             if self._box is None:
                 self._box = Mailbox(self._rank, self.rendezvous, self._timeout)
-                self._box.on_handler_error = self.fail
             return self._box
 
 

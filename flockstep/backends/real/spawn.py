@@ -19,9 +19,9 @@ import cloudpickle
 import torch
 
 from flockstep.backends.real import c10d
-from flockstep.backends.real.launch import Job, Outcome, run_node
+from flockstep.backends.real.launch import Job, Outcome, run_node, verdict
 from flockstep.backends.real.processes import ProcessFabric, Rendezvous
-from flockstep.errors import Deadlock, FlockstepError, LostPeer, NodeFailed, located, nodes_named
+from flockstep.errors import FlockstepError, LostPeer, NodeFailed, located
 from flockstep.trace import Row
 
 # How long nodes may take to tell their own errors, once the first has told its.
@@ -68,7 +68,7 @@ class _Children:
             if self._errors and deadline is None:
                 deadline = time.monotonic() + _GRACE
         if self._errors:
-            raise self._verdict()
+            raise verdict(self._errors)
         return self._outcomes
 
     def _hear(self, connection: Connection, on_row: Callable[[Row], None] | None) -> None:
@@ -96,21 +96,6 @@ class _Children:
         code = process.exitcode
         how = f"was killed by {signal.Signals(-code).name}" if code and code < 0 else f"ended with exit code {code}"
         return LostPeer(f"node {rank} {how}", rank=rank)
-
-    def _verdict(self) -> FlockstepError:
-        """Of all errors the one that explains the rest: a node's own failure, a death, a deadlock, a lost peer."""
-        errors = list(self._errors.values())
-        stuck = {rank: e for rank, e in self._errors.items() if isinstance(e, Deadlock)}
-        if len(stuck) == len(errors) and len(stuck) > 1:
-            first = next(iter(stuck.values()))
-            alike = [rank for rank, e in stuck.items() if (e.channel, e.round) == (first.channel, first.round)]
-            where = first.message.partition(" waits in ")
-            if where[1]:
-                first.message = f"{nodes_named(sorted(alike))} wait in {where[2]}"
-            return first
-        killed = [e for e in errors if isinstance(e, LostPeer) and " killed by " in e.message]
-        own = [e for e in errors if not isinstance(e, LostPeer | Deadlock)]
-        return (own or killed or errors)[0]
 
     def end(self) -> None:
         """Leave nobody behind."""

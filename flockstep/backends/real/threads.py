@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from flockstep.errors import Deadlock, LostPeer, Mismatch, nodes_named, stuck
+from flockstep.errors import Deadlock, FlockstepError, LostPeer, Mismatch, nodes_named, stuck
 from flockstep.message import Message
 from flockstep.node import Handler, mean_of
 
@@ -31,7 +31,7 @@ class Hub:
         self.size, self.timeout = size, timeout
         self.changed = threading.Condition()
         self.left: dict[int, dict[str, int]] = {}
-        self.failed: dict[int, Exception] = {}
+        self.failed: dict[int, FlockstepError] = {}
         self.meetings: dict[tuple[str, int], _Meeting] = {}
         self.handlers: dict[tuple[int, str], Handler] = {}
         self.handling = [threading.Lock() for _ in range(size)]
@@ -66,7 +66,7 @@ class Hub:
                 waiting.set_result(results[r])
         return future
 
-    def fail(self, rank: int, error: Exception) -> None:
+    def fail(self, rank: int, error: FlockstepError) -> None:
         """A node failed: whoever waits for it, or will, learns so."""
         with self.changed:
             self.failed.setdefault(rank, error)
@@ -102,9 +102,9 @@ class Hub:
             for r, future in meeting.futures.items():
                 if not future.done():
                     future.set_exception(
-                        self.lost(r, meeting.where)
-                        if dead
-                        else stuck(list(meeting.brought), meeting.where, gone, channel=channel, round=round)
+                        stuck([r], meeting.where, gone, channel=channel, round=round)
+                        if gone
+                        else self.lost(r, meeting.where)
                     )
 
 
@@ -145,8 +145,13 @@ class ThreadFabric:
             handler = hub.handlers.get((peer, topic))
             if handler is None or peer in hub.failed:
                 raise LostPeer(f"node {self._rank} lost node {peer} in ask({topic!r})", rank=self._rank)
-        with hub.handling[peer]:
-            return handler(self._rank, message).copy()
+        try:
+            with hub.handling[peer]:
+                return handler(self._rank, message).copy()
+        except Exception as error:
+            raise LostPeer(
+                f"node {self._rank} lost node {peer} in ask({topic!r}): it failed", rank=self._rank
+            ) from error
 
     def send(self, peer: int, message: Message) -> None:
         with self._hub.changed:
@@ -170,7 +175,7 @@ class ThreadFabric:
     def peers(self) -> tuple[int, ...]:
         return tuple(r for r in range(self._hub.size) if r != self._rank and r not in self._hub.failed)
 
-    def fail(self, error: Exception) -> None:
+    def fail(self, error: FlockstepError) -> None:
         self._hub.fail(self._rank, error)
 
     def leave(self, rounds: dict[str, int]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-import numpy as np
 import torch
 
 from flockstep import check, units
@@ -30,8 +29,7 @@ class World:
 
     def __init__(self, *, size: int, steps: int, every: int, seed: int) -> None:
         self.size, self.steps, self.every, self.seed = size, steps, every, seed
-        # A stream no node uses: rank ``size``.
-        self.kernel = Kernel(stream(seed, size, "clock"))
+        self.kernel = Kernel(stream(seed, 0, "ties"))
         self.nodes: list[SimNode] = []
         self.wires: Wires
         self.meetings: Meetings
@@ -122,7 +120,7 @@ def simulate(
 
 
 def _begin(world: World, strategy: Strategy, skew: float) -> None:
-    starts = skew * np.random.default_rng([world.seed, world.size, 3]).random(world.size)
+    starts = skew * stream(world.seed, 0, "skew").random(world.size)
     for node, start in zip(world.nodes, starts, strict=True):
         world.kernel.start(world.life(node, strategy, float(start)), node, main=True)
 

@@ -1,0 +1,1 @@
+"""CELGC against naive parallel clipping: an LSTM on WikiText-2, eight virtual nodes."""

@@ -1,0 +1,95 @@
+"""What every strategy promises, as checks that a broken one does not pass."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from flockstep.backends.sim.compute import Compute
+from flockstep.backends.sim.network import Network
+from flockstep.backends.sim.world import simulate
+from flockstep.strategy import Strategy, describe
+from flockstep.testing.parts import LawBroken
+from flockstep.trace import Trace
+from flockstep.workloads.convex import Quadratics
+
+_STEPS = 23
+_SGD = partial(torch.optim.SGD, lr=0.1)
+_SLOW = Network(bandwidth="100 kbit/s", latency="5 ms")
+_UNEVEN = Compute(step="10 ms", spread=0.5, stragglers={0: 4.0})
+
+
+def check_strategy(strategy: Strategy, *, nodes: tuple[int, ...] = (1, 2, 5), tolerance: float = 1e-10) -> None:
+    """Raise LawBroken unless a strategy keeps the laws below on 1, 2 and 5 nodes.
+
+    Without noise and with the same data everywhere it is plain SGD (so give it clips wide enough not to act, and codecs
+    exact enough for ``tolerance``). One seed gives one outcome, to the bit. All bytes sent are received and no message
+    is left unread. It ends, whatever the start skew, the stragglers and the order of simultaneous events.
+    """
+    for size in nodes:
+        if (why := _refusal(strategy, size)) is not None:
+            raise LawBroken(f"{describe(strategy)} does not run on {size} nodes: {why}")
+        _is_sgd_where_all_are_alike(strategy, size, tolerance)
+        _repeats_itself(strategy, size)
+        _loses_no_byte(strategy, size)
+
+
+def check_synchronous(strategy: Strategy, *, nodes: tuple[int, ...] = (1, 2, 5)) -> None:
+    """Raise LawBroken unless the hardware leaves the numbers of a synchronous strategy alone."""
+    for size in nodes:
+        plain, uneven = _run(strategy, size), _run(strategy, size, network=_SLOW, compute=_UNEVEN)
+        if not _same(plain, uneven):
+            raise LawBroken(f"{describe(strategy)} gives other numbers on {size} nodes when the hardware is uneven")
+
+
+def _run(strategy: Strategy, size: int, *, noise: float = 1.0, alike: bool = False, **hardware: Any) -> Trace:
+    workload = Quadratics(dim=7, noise=noise, heterogeneity=0.0 if alike else 1.0, dtype=torch.float64)
+    return simulate(strategy, workload, nodes=size, steps=_STEPS, optimizer=_SGD, seed=5, **hardware)
+
+
+def _refusal(strategy: Strategy, size: int) -> str | None:
+    for seed_of_ties in range(3):
+        skew = 0.05 * seed_of_ties
+        try:
+            _run(strategy, size, network=_SLOW, compute=_UNEVEN, start_skew=skew)
+        except Exception as error:
+            return str(error)
+    return None
+
+
+def _is_sgd_where_all_are_alike(strategy: Strategy, size: int, tolerance: float) -> None:
+    workload = Quadratics(dim=7, noise=0.0, heterogeneity=0.0, dtype=torch.float64)
+    x = workload.start()
+    optimizer = _SGD([x])
+    for _ in range(_STEPS):
+        x.grad = torch.from_numpy(workload.curvature * (x.numpy() - workload.centre))
+        optimizer.step()
+    worst = max(_distance(model, x) for model in _run(strategy, size, noise=0.0, alike=True).models.values())
+    if worst > tolerance:
+        raise LawBroken(f"{describe(strategy)} with the same data on {size} node(s) is {worst:.2g} away from plain SGD")
+
+
+def _repeats_itself(strategy: Strategy, size: int) -> None:
+    first, second = (_run(strategy, size, network=_SLOW, compute=_UNEVEN) for _ in range(2))
+    if not _same(first, second) or first.to_json() != second.to_json():
+        raise LawBroken(f"{describe(strategy)} gives another outcome on {size} nodes when it is run again")
+
+
+def _loses_no_byte(strategy: Strategy, size: int) -> None:
+    trace = _run(strategy, size, network=_SLOW, compute=_UNEVEN)
+    sent, received = (sum(getattr(node, name) for node in trace.nodes) for name in ("bytes_sent", "bytes_received"))
+    if sent != received:
+        raise LawBroken(f"{describe(strategy)} on {size} nodes sent {sent} bytes and received {received}")
+    if unread := sum(node.counts.get("unread messages", 0) for node in trace.nodes):
+        raise LawBroken(f"{describe(strategy)} on {size} nodes left {unread} messages unread")
+
+
+def _same(one: Trace, other: Trace) -> bool:
+    return all(torch.equal(one.models[rank], other.models[rank]) for rank in one.models)
+
+
+def _distance(a: Tensor, b: Tensor) -> float:
+    return float((a - b).abs().max())

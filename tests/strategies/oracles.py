@@ -1,0 +1,83 @@
+"""The algorithms as plain NumPy loops in float64, written from the papers' updates and from nothing in the library.
+
+A problem is a list of gradient functions, one per node: ``gradients[i](x) -> g``, drawing from node i's own stream.
+"""
+
+import numpy as np
+
+
+def data_parallel(x0, gradients, steps, eta, gamma=None):
+    x = x0.copy()
+    for _ in range(steps):
+        g = np.mean([gradient(x) for gradient in gradients], axis=0)
+        x -= length_capped(g, eta, gamma)
+    return [x] * len(gradients)
+
+
+def local_sgd(x0, gradients, steps, eta, period, gamma=None):
+    xs = [x0.copy() for _ in gradients]
+    for k in range(steps):
+        for x, gradient in zip(xs, gradients, strict=True):
+            x -= length_capped(gradient(x), eta, gamma)
+        if (k + 1) % period == 0 or k + 1 == steps:
+            mean = np.mean(xs, axis=0)
+            xs = [mean.copy() for _ in xs]
+    return xs
+
+
+def momentum_update_capped(x0, gradients, steps, eta, period, gamma, momentum):
+    """Heavy-ball steps whose length, not whose gradient, is capped."""
+    xs, velocity = [x0.copy() for _ in gradients], [np.zeros_like(x0) for _ in gradients]
+    for k in range(steps):
+        for i, gradient in enumerate(gradients):
+            velocity[i] = momentum * velocity[i] + gradient(xs[i])
+            change = eta * velocity[i]
+            xs[i] -= change * min(1.0, gamma / np.linalg.norm(change))
+        if (k + 1) % period == 0 or k + 1 == steps:
+            mean = np.mean(xs, axis=0)
+            xs = [mean.copy() for _ in xs]
+    return xs
+
+
+def episode(x0, gradients, steps, eta, period, gamma):
+    xs = [x0.copy() for _ in gradients]
+    for k in range(steps):
+        if k % period == 0:
+            own = [gradient(x) for x, gradient in zip(xs, gradients, strict=True)]
+            everyone = np.mean(own, axis=0)
+            clip = np.linalg.norm(everyone) > gamma / eta
+        for i, gradient in enumerate(gradients):
+            g = gradient(xs[i]) - own[i] + everyone
+            xs[i] -= gamma * g / np.linalg.norm(g) if clip else eta * g
+        if (k + 1) % period == 0 or k + 1 == steps:
+            mean = np.mean(xs, axis=0)
+            xs = [mean.copy() for _ in xs]
+    return xs
+
+
+def episode_plus(x0, gradients, steps, eta, period, gamma, samples):
+    """``samples[r]`` are the nodes that work in round r. Also gives G and the G_i, for their invariant."""
+    x = x0.copy()
+    own = [gradient(x) for gradient in gradients]
+    everyone = np.mean(own, axis=0)
+    for round, start in enumerate(range(0, steps, period)):
+        clip = np.linalg.norm(everyone) > gamma / eta
+        ends, change = [], np.zeros_like(x)
+        for i in samples[round]:
+            xi, raw = x.copy(), []
+            for _ in range(min(period, steps - start)):
+                raw.append(gradients[i](xi))
+                g = raw[-1] - own[i] + everyone
+                xi -= gamma * g / np.linalg.norm(g) if clip else eta * g
+            ends.append(xi)
+            fresh = np.mean(raw, axis=0)
+            change += fresh - own[i]
+            own[i] = fresh
+        everyone = everyone + change / len(gradients)
+        x = np.mean(ends, axis=0)
+    return [x] * len(gradients), everyone, own
+
+
+def length_capped(g, eta, gamma):
+    norm = np.linalg.norm(g)
+    return g * (eta if gamma is None or norm == 0 else min(eta, gamma / norm))

@@ -1,0 +1,96 @@
+"""The laws, over every strategy, average, codec and topology."""
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+import flockstep as fs
+from flockstep.testing import LawBroken, check_strategy, check_synchronous
+
+AVERAGES = {
+    "exact": fs.Exact(),
+    "raw": fs.Coded(codec=fs.Raw()),
+    "ring": fs.Mixed(topology=fs.Ring(), codec=fs.Raw()),
+    "torus": fs.Mixed(topology=fs.Torus(), codec=fs.Raw()),
+    "exponential": fs.Mixed(topology=fs.Exponential(), codec=fs.Raw()),
+    "star": fs.Mixed(topology=fs.Star(), codec=fs.Raw()),
+    "complete": fs.Mixed(topology=fs.Complete(), codec=fs.Raw()),
+}
+WIDE = 1e6
+STRATEGIES = {
+    "DataParallel": lambda average: fs.DataParallel(average=average),
+    "DataParallel clipped": lambda average: fs.DataParallel(clip=fs.ClipNorm(max_norm=WIDE), average=average),
+    "LocalSGD": lambda average: fs.LocalSGD(period=4, average=average),
+    "LocalSGD every step": lambda average: fs.LocalSGD(period=1, average=average),
+    "CELGC": lambda average: fs.CELGC(period=4, gamma=WIDE, average=average),
+    "CELGCUpdate": lambda average: fs.CELGCUpdate(period=4, gamma=WIDE, average=average),
+    "Episode": lambda average: fs.Episode(period=4, gamma=WIDE, average=average),
+}
+
+
+@pytest.mark.parametrize("average", AVERAGES)
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_every_strategy_with_every_average(strategy, average):
+    made = STRATEGIES[strategy](AVERAGES[average])
+    check_strategy(made)
+    check_synchronous(made)
+
+
+@pytest.mark.parametrize("average", ["exact", "raw", "complete"])
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_episode_plus_with_everybody_at_work(size, average):
+    # With some standing by, stored gradients are of different rounds, and equal data is not plain SGD any more.
+    made = fs.EpisodePlus(period=4, gamma=WIDE, sampled=size, average=AVERAGES[average])
+    check_strategy(made, nodes=(size,))
+    check_synchronous(made, nodes=(size,))
+
+
+def test_a_rounding_codec_is_near_sgd():
+    for codec, tolerance in ((fs.Cast(dtype="fp16"), 2e-3), (fs.Cast(dtype="bf16"), 2e-2)):
+        check_strategy(fs.LocalSGD(period=4, average=fs.Coded(codec=codec)), tolerance=tolerance)
+
+
+@dataclass(frozen=True)
+class Forgetful:
+    """Loses the last step of each round."""
+
+    async def run(self, node):
+        async for k in node.steps():
+            g = await node.gradient(node.params)
+            await node.step(None if k % 4 == 3 else g)
+
+
+@dataclass(frozen=True)
+class Talkative:
+    """Sends what nobody reads."""
+
+    async def run(self, node):
+        for peer in node.peers():
+            node.send(peer, fs.Raw().encode(node.params, node.rng))
+        async for _ in node.steps():
+            await node.step(await node.gradient(node.params))
+
+
+@dataclass(frozen=True)
+class Restless:
+    """Different every time it is run."""
+
+    async def run(self, node):
+        async for _ in node.steps():
+            await node.step(await node.gradient(node.params))
+        node.params[0] += 1e-13 * torch.rand(())
+
+
+@pytest.mark.parametrize(
+    ("broken", "sentence"),
+    [
+        (Forgetful(), "away from plain SGD"),
+        (Talkative(), "messages unread"),
+        (Restless(), "gives another outcome"),
+        (fs.EpisodePlus(period=4, gamma=WIDE, sampled=3), "does not run on 1 nodes"),
+    ],
+)
+def test_the_laws_can_fail(broken, sentence):
+    with pytest.raises(LawBroken, match=sentence):
+        check_strategy(broken)
