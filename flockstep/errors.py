@@ -3,6 +3,7 @@
 FlockstepError
 ├── Deadlock     nodes wait for something that can no longer happen
 ├── LostPeer     a node died, or did not answer in time
+│   └── NodeDied   the process of a node was killed or ended without a word
 ├── Mismatch     nodes brought different things to one exchange
 ├── CodecRange   a vector cannot be coded, or decoded, with confidence
 ├── Diverged     a loss is no longer a finite number
@@ -42,7 +43,8 @@ class FlockstepError(RuntimeError):
         return f"{type(self).__name__}{when}: {self.message}"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), self.message, self.rank, self.time, self.channel, self.round)
+        told = (type(self), self.message, self.rank, self.time, self.channel, self.round)
+        return _rebuild, told, {"__notes__": self.__notes__} if hasattr(self, "__notes__") else None
 
 
 def _rebuild(
@@ -62,6 +64,10 @@ class Deadlock(FlockstepError):
 
 class LostPeer(FlockstepError):
     """A node died, or did not answer in time."""
+
+
+class NodeDied(LostPeer):
+    """The process of a node ended without a word: killed, most likely. Told by whoever started it."""
 
 
 class Mismatch(FlockstepError):

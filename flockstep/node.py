@@ -156,6 +156,8 @@ class Channels:
 
     def check(self, channel: str, v: Tensor) -> None:
         """Refuse a vector unlike those the channel carried before."""
+        if not v.is_floating_point():
+            raise TypeError(f"a mean needs floating-point numbers, got {v.dtype} on channel {channel!r}")
         carried = self._carried.setdefault(channel, (v.shape, v.dtype))
         if carried != (v.shape, v.dtype):
             raise Mismatch(

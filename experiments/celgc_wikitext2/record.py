@@ -14,7 +14,7 @@ _WORDS = ("method", "note")
 
 
 class Record:
-    """Results of runs and points of their curves; written after each addition, so that an interruption loses nothing."""
+    """Results of runs and points of their curves; written at once, so that an interruption loses nothing."""
 
     def __init__(self, size: str, folder: Path | None) -> None:
         self.runs: list[Figures] = []

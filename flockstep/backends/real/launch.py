@@ -18,7 +18,7 @@ from flockstep.backends.real.drive import drive
 from flockstep.backends.real.fabric import Fabric
 from flockstep.backends.real.node import RealNode
 from flockstep.backends.real.threads import Hub, ThreadFabric
-from flockstep.errors import Deadlock, FlockstepError, LostPeer, located, nodes_named
+from flockstep.errors import Deadlock, FlockstepError, LostPeer, NodeDied, located, nodes_named
 from flockstep.node import OptimizerFactory
 from flockstep.strategy import Strategy, describe
 from flockstep.trace import NodeReport, Row, Trace
@@ -136,11 +136,12 @@ def assemble(job: Job, outcomes: dict[int, Outcome]) -> Trace:
 
 
 def verdict(errors: dict[int, FlockstepError]) -> FlockstepError:
-    """Of the errors of all nodes the one that explains the rest: a node's own, then a deadlock, then a lost peer."""
+    """Of the errors of all nodes the one that explains the rest: a node's own, a death, a deadlock, a lost peer."""
     own = [error for error in errors.values() if not isinstance(error, LostPeer | Deadlock)]
+    deaths = [error for error in errors.values() if isinstance(error, NodeDied)]
     stuck = {rank: error for rank, error in errors.items() if isinstance(error, Deadlock)}
-    if own or not stuck:
-        return (own or list(errors.values()))[0]
+    if own or deaths or not stuck:
+        return (own or deaths or list(errors.values()))[0]
     # Each node knows only its own wait: those who wait in the same place are told in one sentence.
     first = stuck[min(stuck)]
     alike = sorted(

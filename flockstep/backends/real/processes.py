@@ -6,7 +6,6 @@ for nor mix with others, and nodes may open channels in any order.
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -21,60 +20,13 @@ from torch import Tensor
 
 from flockstep.backends.real import c10d
 from flockstep.backends.real.mailbox import Mailbox
+from flockstep.backends.real.rendezvous import Rendezvous
 from flockstep.errors import Deadlock, FlockstepError, LostPeer, nodes_named, stuck, unlike
 from flockstep.message import HEADER_BYTES, Message
 from flockstep.node import Handler
 
 # How often a node that waits looks whether what it waits for can still come.
 _GLANCE = 0.2
-
-
-class Rendezvous:
-    """What processes tell each other through the c10d store: addresses, and who has returned."""
-
-    def __init__(self, store: c10d.Store, size: int) -> None:
-        self._store, self._size = store, size
-
-    def publish(self, rank: int, address: str) -> None:
-        """Say where a node's mailbox is."""
-        self._store.set(f"mailbox/{rank}", address)
-
-    def look_up(self, rank: int, deadline: float) -> str:
-        """Where a node's mailbox is; waits until it has one."""
-        while not self._store.check([f"mailbox/{rank}"]):
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"node {rank} has no mailbox")
-            time.sleep(0.01)
-        return str(self._store.get(f"mailbox/{rank}").decode())
-
-    def leave(self, rank: int, rounds: dict[str, int]) -> None:
-        """A node's program has returned, having begun so many rounds on each channel."""
-        self._store.set(f"left/{rank}", json.dumps(rounds))
-        self._store.add("left", 1)
-
-    def left(self) -> int:
-        """How many have."""
-        return int(self._store.add("left", 0))
-
-    def bury(self, rank: int) -> None:
-        """Say of a node that it died: nobody need wait for it."""
-        self._store.set(f"dead/{rank}", "")
-        self._store.add("dead", 1)
-        self._store.add("left", 1)
-
-    def dead(self) -> list[int]:
-        """Who died."""
-        if not self._store.add("dead", 0):
-            return []
-        return [rank for rank in range(self._size) if self._store.check([f"dead/{rank}"])]
-
-    def gone_before(self, channel: str, round: int) -> list[int]:
-        """Who returned without ever beginning this round; empty once all have returned."""
-        if self.left() in (0, self._size):
-            return []
-        ranks = [rank for rank in range(self._size) if self._store.check([f"left/{rank}"])]
-        begun = {rank: json.loads(self._store.get(f"left/{rank}")).get(channel, 0) for rank in ranks}
-        return [rank for rank in ranks if begun[rank] <= round]
 
 
 class _Channel:

@@ -20,8 +20,9 @@ import torch
 
 from flockstep.backends.real import c10d
 from flockstep.backends.real.launch import Job, Outcome, run_node, verdict
-from flockstep.backends.real.processes import ProcessFabric, Rendezvous
-from flockstep.errors import FlockstepError, LostPeer, NodeFailed, located
+from flockstep.backends.real.processes import ProcessFabric
+from flockstep.backends.real.rendezvous import Rendezvous
+from flockstep.errors import FlockstepError, NodeDied, NodeFailed, located
 from flockstep.trace import Row
 
 # How long nodes may take to tell their own errors, once the first has told its.
@@ -90,12 +91,12 @@ class _Children:
         elif kind == "error":
             self._errors[rank] = thing
 
-    def _death(self, rank: int) -> LostPeer:
+    def _death(self, rank: int) -> NodeDied:
         process = self._processes[rank]
         process.join(5.0)
         code = process.exitcode
         how = f"was killed by {signal.Signals(-code).name}" if code and code < 0 else f"ended with exit code {code}"
-        return LostPeer(f"node {rank} {how}", rank=rank)
+        return NodeDied(f"node {rank} {how}", rank=rank)
 
     def end(self) -> None:
         """Leave nobody behind."""

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from flockstep.backends.sim.node import SimNode
     from flockstep.backends.sim.world import World
 
+_Shown = tuple[Tensor, int]
+"""A node's model at some step, and the bytes it had sent by then."""
+
 
 class Recorder:
     """Each node shows its model at the same step numbers; when all living have, their average is measured."""
@@ -23,17 +26,17 @@ class Recorder:
     def __init__(self, world: World, workload: Workload, on_row: Callable[[Row], None] | None) -> None:
         self.rows: list[Row] = []
         self._world, self._workload, self._on_row = world, workload, on_row
-        self._shown: dict[int, dict[int, Tensor]] = {}
-        self._final: dict[int, Tensor] = {}
+        self._shown: dict[int, dict[int, _Shown]] = {}
+        self._final: dict[int, _Shown] = {}
 
     def show(self, node: SimNode, step: int) -> None:
         """A node is at a step that is to be recorded."""
-        self._shown.setdefault(step, {})[node.rank] = node.params.clone()
+        self._shown.setdefault(step, {})[node.rank] = node.params.clone(), node.report.bytes_sent
         self._measure(step)
 
     def finish(self, node: SimNode) -> None:
         """A node is done: the last record is of the final models."""
-        self._final[node.rank] = node.params
+        self._final[node.rank] = node.params, node.report.bytes_sent
         self._measure_final()
 
     def lose(self) -> None:
@@ -53,15 +56,15 @@ class Recorder:
             steps = [node.step_count for node in self._world.nodes if node.alive]
             self._record(round(sum(steps) / len(steps)), self._final)
 
-    def _complete(self, shown: dict[int, Tensor]) -> bool:
+    def _complete(self, shown: dict[int, _Shown]) -> bool:
         return all(node.rank in shown for node in self._world.nodes if node.alive)
 
-    def _record(self, step: int, shown: dict[int, Tensor]) -> None:
-        average, spread = average_and_spread([shown[rank] for rank in sorted(shown)])
+    def _record(self, step: int, shown: dict[int, _Shown]) -> None:
+        average, spread = average_and_spread([shown[rank][0] for rank in sorted(shown)])
         loss, now = self._workload.loss(average), self._world.kernel.now
         if not math.isfinite(loss):
             raise Diverged(f"the loss of the average model is {loss} at step {step}", time=now)
-        sent = sum(node.report.bytes_sent for node in self._world.nodes) / self._world.size
+        sent = sum(nbytes for _, nbytes in shown.values()) / len(shown)
         self.rows.append(Row(now, step, loss, sent, spread))
         if self._on_row is not None:
             self._on_row(self.rows[-1])

@@ -136,7 +136,7 @@ def _declare(world: World, faults: Sequence[Fault]) -> None:
 
 def _trace(world: World, strategy: Strategy) -> Trace:
     for node in world.nodes:
-        if node.report.seconds == 0.0:
+        if node.rank not in world.kernel.returned and node.alive:
             node.report.seconds = world.kernel.now
         if unread := world.mail.unread(node.rank):
             node.report.counts["unread messages"] = unread

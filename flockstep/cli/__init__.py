@@ -1,0 +1,56 @@
+"""The command line: ``flockstep``, one file per command."""
+
+from __future__ import annotations
+
+import platform
+from typing import Annotated
+
+import torch
+import typer
+
+import flockstep
+from flockstep.cli import demo, simulate
+
+_HELP = """
+Train in a flock, not in lockstep: PyTorch training on machines that are far
+apart, uneven or unreliable.
+
+\b
+[bold]The first thing to try[/bold] (two minutes, no files and no network needed):
+  flockstep demo
+
+\b
+[bold]Then ask what your own machines would do:[/bold]
+  flockstep simulate DataParallel "LocalSGD(period=8)" --link "20 Mbit/s"
+  flockstep simulate "CELGC(period=8, gamma=1.0)" --straggler 3:4x
+  flockstep simulate --help
+"""
+
+app = typer.Typer(
+    name="flockstep",
+    help=_HELP,
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    # With --debug a user wants the traceback as Python writes it, to read or to paste.
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("demo")(demo.demo)
+app.command("simulate")(simulate.simulate)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"flockstep {flockstep.__version__} (torch {torch.__version__}, Python {platform.python_version()})")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the versions and leave."),
+    ] = False,
+) -> None:
+    """Run before every command; the options of the whole program live here."""

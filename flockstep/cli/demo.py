@@ -1,0 +1,151 @@
+"""``flockstep demo``: the same two programs on real processes and on virtual nodes, in two minutes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+
+import flockstep as fs
+from flockstep import units
+from flockstep.cli import consoles, report, story
+from flockstep.cli.watch import Plan, Watch
+from flockstep.strategy import describe
+from flockstep.trace import plot
+from flockstep.workloads.language import CharLSTM
+
+_REAL_NODES = 2
+_ROWS = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scale:
+    """How much to do. The learning rate and gamma were chosen for the baseline, from 1, 2, 4, 8, 16 and 1, 2, 3."""
+
+    virtual_nodes: int
+    steps: int
+    duration: str
+    batch: int = 8
+    learning_rate: float = 8.0
+    gamma: float = 2.0
+    period: int = 8
+    bandwidth: str = "100 Mbit/s"
+    latency: str = "5 ms"
+
+    @property
+    def strategies(self) -> tuple[fs.Strategy, fs.Strategy]:
+        """The baseline and what is compared with it; both cap steps at gamma, so that only their talking differs."""
+        baseline = fs.DataParallel(clip=fs.ClipStep(gamma=self.gamma))
+        return baseline, fs.CELGC(period=self.period, gamma=self.gamma)
+
+    @property
+    def places(self) -> tuple[str, str]:
+        """Where it runs, in words."""
+        return f"{_REAL_NODES} real processes", f"{self.virtual_nodes} virtual nodes"
+
+
+FULL = Scale(virtual_nodes=32, steps=160, duration="about two minutes")
+QUICK = Scale(virtual_nodes=6, steps=40, duration="less than half a minute")
+
+
+def demo(
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Half a minute instead of two: too short to learn much.")
+    ] = False,
+    out: Annotated[Path, typer.Option(help="Folder for the picture and the rows.")] = Path("flockstep-out"),
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+) -> None:
+    """Train a small LSTM on 2 real processes and on 32 virtual nodes, two ways.
+
+    Once with DataParallel, which averages gradients at every step, and once
+    with CELGC, which averages models at every 8th. The text it learns from,
+    Shakespeare, is part of the package: no files and no network are needed.
+    Ends with a table, what one sees in words, and a picture.
+    """
+    with consoles.plain_errors(debug=debug):
+        scale = QUICK if quick else FULL
+        # The model is small: more threads would only wait for each other.
+        torch.set_num_threads(1)
+        out.mkdir(parents=True, exist_ok=True)
+        _announce(scale)
+        runs = _run_all(scale)
+        _tell(scale, runs, out)
+
+
+def _announce(scale: Scale) -> None:
+    first, second = map(describe, scale.strategies)
+    consoles.messages().print(
+        f"Trains a character LSTM on Shakespeare with {first} and with {second}, {scale.steps} steps each with SGD at "
+        f"learning rate {scale.learning_rate:g}: first on {scale.places[0]} of this machine, then the same programs on "
+        f"{scale.places[1]} with {scale.bandwidth} links, in virtual time. This takes {scale.duration}.\n",
+        markup=False,
+    )
+
+
+def _run_all(scale: Scale) -> list[report.Run]:
+    workload = CharLSTM(batch=scale.batch)
+    optimizer = partial(torch.optim.SGD, lr=scale.learning_rate)
+    every = max(1, scale.steps // _ROWS)
+    real, virtual = scale.places
+    names = [type(strategy).__name__ for strategy in scale.strategies]
+    plans = [Plan(f"{real}, {name}", scale.steps) for name in names]
+    plans += [Plan(f"{virtual}, {name}", scale.steps, scale.virtual_nodes) for name in names]
+    runs = []
+    with Watch(consoles.messages(), plans) as watch:
+        for index, strategy in enumerate(scale.strategies):
+            trace = fs.launch(
+                strategy,
+                workload,
+                nodes=_REAL_NODES,
+                steps=scale.steps,
+                optimizer=optimizer,
+                record_every=every,
+                on_row=watch.follow(index),
+            )
+            runs.append(report.Run(real, trace))
+        network = fs.Network(bandwidth=scale.bandwidth, latency=scale.latency)
+        compute = fs.Compute(step=seconds_per_gradient([run.trace for run in runs]))
+        for index, strategy in enumerate(scale.strategies):
+            trace = fs.simulate(
+                strategy,
+                workload,
+                nodes=scale.virtual_nodes,
+                steps=scale.steps,
+                optimizer=optimizer,
+                network=network,
+                compute=compute,
+                record_every=every,
+                on_row=watch.follow(len(scale.strategies) + index),
+            )
+            runs.append(report.Run(virtual, trace))
+    return runs
+
+
+def seconds_per_gradient(traces: Sequence[fs.Trace]) -> float:
+    """What a gradient and its step took on real nodes, on average."""
+    nodes = [node for trace in traces for node in trace.nodes]
+    return sum(node.computing for node in nodes) / sum(node.gradients for node in nodes)
+
+
+def _tell(scale: Scale, runs: Sequence[report.Run], out: Path) -> None:
+    console = consoles.results()
+    traces = [run.trace for run in runs]
+    step = units.show_seconds(seconds_per_gradient(traces[:2]))
+    console.print(report.table(runs, title="The same programs, for real and in virtual time", details=False))
+    console.print(
+        f"Both strategies saw the same batches. A gradient took {step} on the real processes, whose links are this "
+        "machine's memory, and takes as long on virtual nodes, whose links have "
+        f"{scale.bandwidth} and {scale.latency} latency.\n",
+        markup=False,
+    )
+    for place, baseline, other in zip(scale.places, traces[::2], traces[1::2], strict=True):
+        console.print(f"{story.compare(place, baseline, other)} {story.race(baseline, other)}\n", markup=False)
+    title = f"A character LSTM on Shakespeare, {scale.steps} steps on every node: validation loss"
+    picture = plot(traces, out / "demo.png", groups=[run.where for run in runs], title=title)
+    rows = report.write_rows(runs, out / "demo.csv")
+    console.print(f"Picture: {picture}\nRows:    {rows}", markup=False, soft_wrap=True)

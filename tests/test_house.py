@@ -1,0 +1,101 @@
+"""The house rules that a machine can hold: who imports whom, how long a file is, what is public."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+import flockstep
+
+ROOT = Path(flockstep.__file__).parent
+FILES = sorted(ROOT.rglob("*.py"))
+
+# What a part of the house may import of ours. Longest prefix wins.
+ROOTS = {"errors", "check", "units", "vector", "message"}
+MAY_IMPORT = {
+    "errors": set(),
+    "check": set(),
+    "units": {"check"},
+    "vector": set(),
+    "message": set(),
+    "node": ROOTS,
+    "strategy": ROOTS | {"node"},
+    "trace": ROOTS,
+    "parts": ROOTS | {"node", "strategy", "parts"},
+    "workloads": {"check", "vector", "workloads"},
+    "strategies": ROOTS | {"node", "strategy", "parts"},
+    "backends.sim": ROOTS | {"node", "strategy", "trace", "workloads.workload", "backends.sim"},
+    "backends.real": ROOTS | {"node", "strategy", "trace", "workloads.workload", "backends.real"},
+    "testing": ROOTS | {"node", "strategy", "trace", "parts", "workloads", "backends.sim", "testing"},
+    "cli": None,
+    "": None,
+    "backends": set(),
+}
+NEVER = {"time", "threading", "random", "asyncio", "torch.distributed"}
+
+
+def place(path):
+    """``parts.clips`` for flockstep/parts/clips.py."""
+    name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    return name.removesuffix("__init__").removesuffix(".")
+
+
+def imports(path):
+    """Every module a file imports, by full name; ``from flockstep import check`` counts as flockstep.check."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module == "flockstep":
+            yield from (f"flockstep.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module
+
+
+def rule(name, table):
+    """The entry of the longest prefix of a dotted name."""
+    parts = name.split(".")
+    return next(".".join(parts[:n]) for n in range(len(parts), -1, -1) if ".".join(parts[:n]) in table)
+
+
+@pytest.mark.parametrize("path", FILES, ids=place)
+def test_the_import_table(path):
+    allowed = MAY_IMPORT[rule(place(path), MAY_IMPORT)]
+    if allowed is None:
+        return
+    for module in imports(path):
+        if module.startswith("flockstep."):
+            ours = module.removeprefix("flockstep.")
+            assert any(ours == name or ours.startswith(f"{name}.") for name in allowed), f"{place(path)} imports {ours}"
+
+
+@pytest.mark.parametrize("path", [p for p in FILES if place(p).startswith(("parts", "strategies"))], ids=place)
+def test_parts_and_strategies_know_no_clock_no_thread_no_network(path):
+    for module in imports(path):
+        assert not any(module == name or module.startswith(f"{name}.") for name in NEVER), module
+
+
+@pytest.mark.parametrize("path", [p for p in FILES if place(p).startswith("strategies.")], ids=place)
+def test_a_strategy_file_has_its_four_movements(path):
+    text = ast.get_docstring(ast.parse(path.read_text()))
+    assert all(re.search(rf"^{word}\s", text, re.MULTILINE) for word in ("Sends", "Waits", "Keeps"))
+    assert "<-" in text
+
+
+@pytest.mark.parametrize("path", FILES, ids=place)
+def test_no_file_outgrows_its_idea(path):
+    assert len(path.read_text().splitlines()) <= 260
+    assert path.stem not in ("utils", "helpers", "base", "manager", "common", "misc")
+
+
+def test_public_names_are_there_and_documented():
+    for name in flockstep.__all__:
+        assert getattr(flockstep, name).__doc__, name
+
+
+def test_nothing_in_the_library_asserts_or_pickles():
+    for path in FILES:
+        tree = ast.parse(path.read_text())
+        assert not any(isinstance(node, ast.Assert) for node in ast.walk(tree)), path
+        if path.name != "spawn.py":
+            assert not any("pickle" in module for module in imports(path)), path
