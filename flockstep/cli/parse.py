@@ -150,4 +150,4 @@ def _called(tree: ast.Name | ast.Call) -> str:
 def _nearest(name: str, known: Mapping[str, Any]) -> str:
     lowered = {each.lower(): each for each in known}
     close = get_close_matches(name.lower(), lowered, n=1)
-    return f", did you mean {lowered[close[0]]}?" if close else ""
+    return f" (did you mean {lowered[close[0]]}?)" if close else ""

@@ -57,7 +57,7 @@ def simulate(
     strategies: Annotated[
         list[str],
         typer.Argument(
-            metavar="STRATEGY...",
+            metavar="STRATEGY",
             help="What to run, such as DataParallel or 'CELGC(period=8, gamma=1.0)'; one or more.",
         ),
     ],
@@ -123,7 +123,7 @@ def simulate(
         # Made before the work, so that a folder that cannot be written costs no one their results.
         out.mkdir(parents=True, exist_ok=True)
         runs = _run_all(programs, setting)
-        _tell(runs, f"{workload} on {nodes} virtual nodes, {link}, {latency}, {step_time} per gradient", out)
+        _tell(runs, f"{workload} on {nodes} virtual nodes: {link} links, {latency} latency, {step_time} per gradient", out)
     if any(run.failure for run in runs):
         raise typer.Exit(consoles.FAILED)
 

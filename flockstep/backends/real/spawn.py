@@ -11,6 +11,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ def run_processes(job: Job, on_row: Callable[[Row], None] | None) -> dict[int, O
     """Run every node in a process of its own."""
     children = _Children(job)
     try:
+        children.start()
         return children.attend(on_row)
     finally:
         children.end()
@@ -40,20 +42,24 @@ def run_processes(job: Job, on_row: Callable[[Row], None] | None) -> dict[int, O
 
 class _Children:
     def __init__(self, job: Job) -> None:
-        context = _context()
+        self._size = job.size
         # A file, not a TCP store: that one looks up the name of every client, and stalls for seconds where DNS does.
         self._folder = tempfile.TemporaryDirectory(prefix="flockstep-")
-        path = str(Path(self._folder.name) / "store")
-        self._rendezvous = Rendezvous(c10d.FileStore(path, -1), job.size)
+        self._path = str(Path(self._folder.name) / "store")
+        self._rendezvous = Rendezvous(c10d.FileStore(self._path, -1), job.size)
         # By value, so that functions of a notebook or a __main__ script travel too. Only to our own children.
-        payload = cloudpickle.dumps(job)
+        self._payload = cloudpickle.dumps(job)
         self._outcomes: dict[int, Outcome] = {}
         self._errors: dict[int, FlockstepError] = {}
         self._ranks: dict[Connection, int] = {}
         self._processes: list[Any] = []
-        for rank in range(job.size):
+
+    def start(self) -> None:
+        """Start them; Ctrl-C may come in the middle of it, so ``end`` must already be sure to follow."""
+        context = _context()
+        for rank in range(self._size):
             ours, theirs = context.Pipe(duplex=False)
-            arguments = (rank, job.size, path, payload, theirs)
+            arguments = (rank, self._size, self._path, self._payload, theirs)
             process = context.Process(target=_child, args=arguments, name=f"flockstep node {rank}", daemon=True)
             process.start()
             theirs.close()
@@ -119,6 +125,14 @@ def _context() -> Any:
     context = mp.get_context("forkserver")
     # Imported once in the server, torch costs each new node nothing.
     context.set_forkserver_preload(["flockstep.backends.real.warm"])
+    # Started first, because starting it unblocks signals.
+    resource_tracker.ensure_running()
+    # Blocked, which the server inherits: Ctrl-C during its imports would end in a traceback that is nobody's.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     return context
 
 
