@@ -26,6 +26,7 @@ from torch import Tensor
 
 from flockstep.errors import Mismatch, unlike
 from flockstep.message import Message
+from flockstep.vector import norm
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -62,6 +63,10 @@ class Node(ABC):
     """Random numbers for the strategy and its codecs; the data has a stream of its own."""
     step_count: int
     """Steps begun so far, skipped ones included."""
+    kept: dict[str, Tensor]
+    """What ``keep`` registered."""
+    kept_before: dict[str, Tensor]
+    """What a resumed run had kept, until ``keep`` takes it up."""
 
     @abstractmethod
     def steps(self) -> AsyncIterator[int]:
@@ -107,9 +112,13 @@ class Node(ABC):
     def peers(self) -> tuple[int, ...]:
         """The other nodes that are alive now, as far as this one knows."""
 
-    @abstractmethod
     def keep(self, name: str, tensor: Tensor) -> Tensor:
         """Register a tensor that a checkpoint must hold; gives it back, filled where a run is resumed."""
+        before = self.kept_before.pop(name, None)
+        if before is not None:
+            tensor.copy_(before)
+        self.kept[name] = tensor
+        return tensor
 
     @abstractmethod
     def count(self, name: str, amount: int = 1) -> None:
@@ -126,9 +135,9 @@ class Node(ABC):
         """
         rates = self.learning_rates()
         if all(rate == rates[0] for rate in rates):
-            norm = float(torch.linalg.vector_norm(g))
-            return rates[0][0] * norm, rates[0][1] * norm
-        squares = [float(torch.linalg.vector_norm(part)) ** 2 for part in self._group_parts(g)]
+            length = norm(g)
+            return rates[0][0] * length, rates[0][1] * length
+        squares = [norm(part) ** 2 for part in self._group_parts(g)]
         now = sum(s * lr * lr for s, (lr, _) in zip(squares, rates, strict=True))
         initial = sum(s * lr * lr for s, (_, lr) in zip(squares, rates, strict=True))
         return now**0.5, initial**0.5

@@ -66,6 +66,8 @@ class Trace:
     nodes: list[NodeReport]
     models: dict[int, Tensor]
     """Final parameters by rank: all of them, or under torchrun those of this process."""
+    results: dict[int, Any] = field(default_factory=dict)
+    """What a user's own function returned, by rank."""
 
     @property
     def seconds(self) -> float:

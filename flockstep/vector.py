@@ -58,3 +58,9 @@ class Layout:
 def trainable(module: nn.Module) -> list[nn.Parameter]:
     """The parameters a Layout packs, in its order."""
     return [p for p in module.parameters() if p.requires_grad]
+
+
+def norm(v: Tensor) -> float:
+    """The Euclidean norm, accumulated in float32 or better whatever the vector's own precision."""
+    wide = v.dtype if v.dtype in (torch.float32, torch.float64) else torch.float32
+    return float(torch.linalg.vector_norm(v, dtype=wide))

@@ -36,8 +36,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("demo")(demo.demo)
-app.command("simulate")(simulate.simulate)
+app.command("demo", help=demo.HELP)(demo.demo)
+app.command("simulate", help=simulate.HELP)(simulate.simulate)
 
 
 def _show_version(wanted: bool) -> None:

@@ -87,7 +87,10 @@ class Language:
         if name not in known:
             raise ValueError(self._unknown(name, known))
         thing = known[name]
-        if isinstance(tree, ast.Name) and not isinstance(thing, type):
+        called, constant = isinstance(tree, ast.Call), not isinstance(thing, type)
+        if constant and called:
+            raise ValueError(f"{name} is not called; leave its parentheses out")
+        if constant:
             return thing
         given = self._arguments(name, tree) if isinstance(tree, ast.Call) else {}
         self._check(name, thing, given)

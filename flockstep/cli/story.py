@@ -39,12 +39,12 @@ def amount(new: float, old: float, *, below: str, above: str, alike: str) -> str
     if new == old:
         return alike
     if min(new, old) <= 0:
-        return f"infinitely {below if new < old else above}"
+        return "no" if new < old else above
     word, ratio = (below, old / new) if new < old else (above, new / old)
     if math.isclose(ratio, 1.0, rel_tol=_ALIKE):
         return alike
     if ratio >= 2:
-        return f"{ratio:.1f} times {word}"
+        return f"{ratio:.1f} times {word}" if ratio < 10 else f"{ratio:.0f} times {word}"
     return f"{1 - 1 / ratio if word == below else ratio - 1:.0%} {word}"
 
 

@@ -10,6 +10,7 @@ from typing import Self
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
+from rich.table import Column
 from rich.text import Text
 
 from flockstep import units
@@ -17,6 +18,8 @@ from flockstep.trace import Row
 
 # Parts of a run after each of which a line is due where nothing can be redrawn.
 _LINES = 5
+# What a usual line takes besides its bar.
+_WIDTH_OF_THE_REST = 72
 
 
 @dataclass(frozen=True)
@@ -40,12 +43,17 @@ class Watch:
     def __init__(self, console: Console, plans: Sequence[Plan]) -> None:
         self._console, self._plans = console, plans
         self._live = console.is_terminal and not console.is_dumb_terminal
-        texts = [TextColumn(f"{{task.fields[{name}]}}", justify="right") for name in ("steps", "loss")]
+        # Names may fold where there is little room, figures may not.
+        texts = [
+            TextColumn(f"{{task.fields[{name}]}}", justify="right", table_column=Column(no_wrap=True))
+            for name in ("steps", "loss")
+        ]
+        bar = BarColumn(max(6, min(24, console.width - _WIDTH_OF_THE_REST)), table_column=Column(no_wrap=True))
         self._bars = Progress(
             TextColumn("{task.description}", markup=False),
-            BarColumn(20),
+            bar,
             *texts,
-            _TimeLeft(),
+            _TimeLeft(table_column=Column(no_wrap=True)),
             console=console,
             disable=not self._live,
         )

@@ -49,10 +49,11 @@ class Coded:
             own = chunks[node.rank]
             outgoing = [self.codec.encode(chunk, node.rng) for chunk in chunks]
             gathered = await node.exchange(outgoing, f"{channel}/gather")
-            total = torch.zeros_like(own)
+            # Halves are summed as floats: sums of many lose more than sending them does.
+            total = torch.zeros_like(own, dtype=torch.promote_types(own.dtype, torch.float32))
             for message in gathered:
                 total += self.codec.decode(message, own)
-            coded = self.codec.encode(total / node.size, node.rng)
+            coded = self.codec.encode((total / node.size).to(own.dtype), node.rng)
             means = await node.exchange([coded] * node.size, f"{channel}/spread")
             return torch.cat([self.codec.decode(message, chunk) for message, chunk in zip(means, chunks, strict=True)])
 

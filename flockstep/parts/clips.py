@@ -9,11 +9,11 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from flockstep import check
 from flockstep.node import Node
+from flockstep.vector import norm
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class ClipNorm:
 
     def __call__(self, g: Tensor, node: Node) -> Tensor | None:
         """The gradient, no longer than ``max_norm``."""
-        return scaled_to(self.max_norm, g, float(torch.linalg.vector_norm(g)), node)
+        return scaled_to(self.max_norm, g, norm(g), node)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ EPISODE++     the same with S of n nodes per round and a stored G_i in place of 
 
 Sends   two vectors per round: a gradient (or its change) and a model
 Waits   for every node, twice per round
-Keeps   EPISODE nothing; EPISODE++ G_i and G
+Keeps   G_i and G; EPISODE++ also the sum of the round's raw gradients
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ class Episode:
         """Each round: agree on G and on clipping, take corrected steps, average models."""
         x = node.params
         mean_model, mean_gradient = self.average.start(node, "model"), self.average.start(node, "gradient")
-        k = -1
+        own, everyone = (node.keep(name, torch.zeros_like(x)) for name in ("own", "everyone"))
+        k = node.step_count - 1
         async for k in node.steps():
             if k % self.period == 0:
-                own = await node.gradient(x)
-                everyone = await mean_gradient(own)
-                clip = node.step_lengths(everyone)[1] > self.gamma
+                own.copy_(await node.gradient(x))
+                everyone.copy_(await mean_gradient(own))
             g = await node.gradient(x)
-            await node.step(corrected(g, own, everyone, clip, self.gamma, node))
+            await node.step(corrected(g, own, everyone, self.gamma, node))
             if (k + 1) % self.period == 0:
                 x.copy_(await mean_model(x))
         if (k + 1) % self.period:
@@ -84,32 +84,35 @@ class EpisodePlus:
             )
         x = node.params
         mean_model, mean_gradient = self.average.start(node, "model"), self.average.start(node, "gradient")
-        own = node.keep("own", await node.gradient(x))
-        everyone = node.keep("everyone", await mean_gradient(own))
+        own, everyone, raw = (node.keep(name, torch.zeros_like(x)) for name in ("own", "everyone", "raw"))
+        taken = node.keep("taken", torch.zeros(1))
+        if node.step_count == 0:
+            own.copy_(await node.gradient(x))
+            everyone.copy_(await mean_gradient(own))
 
-        async def close_round() -> None:
-            fresh = torch.stack(raw).mean(0) if raw else own
+        async def close_round(works: bool) -> None:
+            fresh = raw / taken.item() if taken.item() else own
             everyone.add_(await mean_gradient(fresh - own))
             own.copy_(fresh)
+            raw.zero_()
+            taken.zero_()
             # Those who stood by bring zeros, so the mean over all, scaled, is the mean over the sampled.
             x.copy_(await mean_model(x * (node.size / self.sampled) if works else torch.zeros_like(x)))
 
-        k = -1
+        k, works = node.step_count - 1, False
         async for k in node.steps():
-            if k % self.period == 0:
-                works = node.rank in self.sample(k // self.period, node.size)
-                clip = node.step_lengths(everyone)[1] > self.gamma
-                raw: list[Tensor] = []
+            works = node.rank in self.sample(k // self.period, node.size)
             if works:
                 g = await node.gradient(x)
-                tamed = corrected(g, own, everyone, clip, self.gamma, node)
+                tamed = corrected(g, own, everyone, self.gamma, node)
                 if tamed is not None:
-                    raw.append(g)
+                    raw += g
+                    taken += 1
                 await node.step(tamed)
             if (k + 1) % self.period == 0:
-                await close_round()
+                await close_round(works)
         if (k + 1) % self.period:
-            await close_round()
+            await close_round(works)
 
     def sample(self, round: int, size: int) -> list[int]:
         """Who works in a round: the same answer on every node."""
@@ -117,13 +120,13 @@ class EpisodePlus:
         return sorted(int(rank) for rank in drawn)
 
 
-def corrected(g: Tensor, own: Tensor, everyone: Tensor, clip: bool, gamma: float, node: Node) -> Tensor | None:
-    """g - G_i + G, with its step brought to length gamma where the round clips; None if it is not finite."""
+def corrected(g: Tensor, own: Tensor, everyone: Tensor, gamma: float, node: Node) -> Tensor | None:
+    """g - G_i + G, its step brought to length gamma where ||G|| > gamma/eta; None if it is not finite."""
     g = g - own + everyone
     length = node.step_lengths(g)[1]
     if not math.isfinite(length):
         return None
-    if not clip or length == 0:
+    if length == 0 or node.step_lengths(everyone)[1] <= gamma:
         return g
     node.count("clipped")
     return g * (gamma / length)

@@ -20,7 +20,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from flockstep import check
@@ -28,6 +27,7 @@ from flockstep.node import Node
 from flockstep.parts.averages import Exact
 from flockstep.parts.clips import ClipStep, NoClip, scaled_to
 from flockstep.strategy import Average, Clip
+from flockstep.vector import norm
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +46,7 @@ class LocalSGD:
     async def run(self, node: Node) -> None:
         """Compute, clip, step; average at the end of each round."""
         x, mean = node.params, self.average.start(node)
-        k = -1
+        k = node.step_count - 1
         async for k in node.steps():
             await node.step(self.clip(await node.gradient(x), node))
             if (k + 1) % self.period == 0:
@@ -81,12 +81,12 @@ class CELGCUpdate(CELGC):
     async def run(self, node: Node) -> None:
         """Let the optimizer step, then shorten what it did."""
         x, mean = node.params, self.average.start(node)
-        k = -1
+        k = node.step_count - 1
         async for k in node.steps():
             g = await node.gradient(x)
             before = x.clone()
             # A gradient that is not finite must not reach the optimizer's state either.
-            await node.step(g if math.isfinite(float(torch.linalg.vector_norm(g))) else None)
+            await node.step(g if math.isfinite(norm(g)) else None)
             self._shorten(x, before, node)
             if (k + 1) % self.period == 0:
                 x.copy_(await mean(x))
@@ -96,7 +96,7 @@ class CELGCUpdate(CELGC):
     def _shorten(self, x: Tensor, before: Tensor, node: Node) -> None:
         rate, initial_rate = node.learning_rates()[0]
         change = x - before
-        capped = scaled_to(self.gamma * rate / initial_rate, change, float(torch.linalg.vector_norm(change)), node)
+        capped = scaled_to(self.gamma * rate / initial_rate, change, norm(change), node)
         if capped is None:
             x.copy_(before)
         elif capped is not change:

@@ -45,3 +45,6 @@ class Fabric(Protocol):
 
     def leave(self, rounds: dict[str, int]) -> None:
         """Say that this node's program has returned, and go on answering until everyone's has."""
+
+    def close(self) -> None:
+        """The very last thing to do."""

@@ -63,10 +63,10 @@ class _Channel:
 class ProcessFabric:
     """This process's way to the others."""
 
-    def __init__(self, store: c10d.Store, rank: int, size: int, timeout: float, device: torch.device) -> None:
-        self._store, self._rank, self._size, self._timeout, self._device = store, rank, size, timeout, device
-        # A client of its own: a channel being connected holds the store's other client for as long as it takes.
-        self.rendezvous = Rendezvous(store.clone(), size)
+    def __init__(self, store: c10d.Store, rank: int, size: int, timeout: float, section: str = "") -> None:
+        self._rank, self._size, self._timeout = rank, size, timeout
+        self._store = c10d.PrefixStore(section, store)
+        self.rendezvous = Rendezvous(store, size, section)
         self._channels: dict[str, _Channel] = {}
         self._waiting: dict[Future[Any], None] = {}
         self._error: Exception | None = None
@@ -80,13 +80,18 @@ class ProcessFabric:
             group.allreduce([v]).wait()
             return v.div_(self._size)
 
-        return self._channel(channel).begin(job)
+        return self._channel(channel, v.device).begin(job)
 
     def exchange(self, messages: Sequence[Message], channel: str, round: int) -> Future[list[Message]]:
-        def job(group: Any, first: bool) -> list[Message]:
-            return _exchange(group, messages, self._device)
+        # Gloo exchanges in host memory only.
+        home = messages[0].data.device
+        device = home if self._nccl(home) else torch.device("cpu")
 
-        return self._channel(channel).begin(job)
+        def job(group: Any, first: bool) -> list[Message]:
+            received = _exchange(group, messages, device)
+            return [Message(m.data.to(home), m.codec, m.shape, m.dtype) for m in received]
+
+        return self._channel(channel, device).begin(job)
 
     def wait(self, future: Future[Any], where: str, channel: str, round: int) -> Any:
         deadline = time.monotonic() + self._timeout
@@ -149,15 +154,18 @@ class ProcessFabric:
     def _lost(self, dead: list[int], where: str) -> LostPeer:
         return LostPeer(f"node {self._rank} was in {where} when it lost {nodes_named(dead)}", rank=self._rank)
 
-    def _channel(self, name: str) -> _Channel:
+    def _channel(self, name: str, device: torch.device) -> _Channel:
         if name not in self._channels:
-            self._channels[name] = _Channel(name, lambda: self._group(name))
+            self._channels[name] = _Channel(name, lambda: self._group(name, device))
         return self._channels[name]
 
-    def _group(self, name: str) -> Any:
+    def _nccl(self, device: torch.device) -> bool:
+        return device.type == "cuda" and torch.cuda.device_count() >= self._size
+
+    def _group(self, name: str, device: torch.device) -> Any:
         store, timeout = c10d.PrefixStore(f"channel/{name}", self._store.clone()), timedelta(seconds=self._timeout)
-        if self._device.type == "cuda" and torch.cuda.device_count() >= self._size:
-            torch.cuda.set_device(self._device)
+        if self._nccl(device):
+            torch.cuda.set_device(device)
             return c10d.nccl(store, self._rank, self._size, timeout)
         return c10d.gloo(store, self._rank, self._size, timeout)
 
@@ -195,7 +203,7 @@ def _exchange(group: Any, messages: Sequence[Message], device: torch.device) -> 
 
 def _pack(message: Message, device: torch.device) -> Tensor:
     header = torch.frombuffer(bytearray(message.header()), dtype=torch.uint8).to(device)
-    return torch.cat([header, message.data])
+    return torch.cat([header, message.data.to(device)])
 
 
 def _unpack(packed: Tensor) -> Message:

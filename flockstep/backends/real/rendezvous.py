@@ -11,8 +11,10 @@ from flockstep.backends.real import c10d
 class Rendezvous:
     """One process's view of the store."""
 
-    def __init__(self, store: c10d.Store, size: int) -> None:
-        self._store, self._size = store, size
+    def __init__(self, store: c10d.Store, size: int, section: str = "") -> None:
+        # A client of its own: a channel being connected holds another for as long as it takes.
+        self._everyone = store.clone()
+        self._store, self._size = c10d.PrefixStore(section, self._everyone), size
 
     def publish(self, rank: int, address: str) -> None:
         """Say where a node's mailbox is."""
@@ -32,20 +34,19 @@ class Rendezvous:
         self._store.add("left", 1)
 
     def left(self) -> int:
-        """How many have."""
-        return int(self._store.add("left", 0))
+        """How many have, or died."""
+        return int(self._store.add("left", 0)) + int(self._everyone.add("dead", 0))
 
     def bury(self, rank: int) -> None:
         """Say of a node that it died: nobody need wait for it."""
-        self._store.set(f"dead/{rank}", "")
-        self._store.add("dead", 1)
-        self._store.add("left", 1)
+        self._everyone.set(f"dead/{rank}", "")
+        self._everyone.add("dead", 1)
 
     def dead(self) -> list[int]:
         """Who died."""
-        if not self._store.add("dead", 0):
+        if not self._everyone.add("dead", 0):
             return []
-        return [rank for rank in range(self._size) if self._store.check([f"dead/{rank}"])]
+        return [rank for rank in range(self._size) if self._everyone.check([f"dead/{rank}"])]
 
     def gone_before(self, channel: str, round: int) -> list[int]:
         """Who returned without ever beginning this round; empty once all have returned."""

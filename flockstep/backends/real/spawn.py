@@ -11,7 +11,8 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from multiprocessing import forkserver, resource_tracker
+from dataclasses import replace
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -20,9 +21,11 @@ import cloudpickle
 import torch
 
 from flockstep.backends.real import c10d
-from flockstep.backends.real.launch import Job, Outcome, run_node, verdict
-from flockstep.backends.real.processes import ProcessFabric
+from flockstep.backends.real.interrupts import interrupted_later
+from flockstep.backends.real.jobs import Job, Outcome
+from flockstep.backends.real.joined import process_fabrics
 from flockstep.backends.real.rendezvous import Rendezvous
+from flockstep.backends.real.verdict import verdict
 from flockstep.errors import FlockstepError, NodeDied, NodeFailed, located
 from flockstep.trace import Row
 
@@ -55,16 +58,17 @@ class _Children:
         self._processes: list[Any] = []
 
     def start(self) -> None:
-        """Start them; Ctrl-C may come in the middle of it, so ``end`` must already be sure to follow."""
+        """Start them all, even where Ctrl-C comes in the middle of it: half a process cannot be ended in order."""
         context = _context()
-        for rank in range(self._size):
-            ours, theirs = context.Pipe(duplex=False)
-            arguments = (rank, self._size, self._path, self._payload, theirs)
-            process = context.Process(target=_child, args=arguments, name=f"flockstep node {rank}", daemon=True)
-            process.start()
-            theirs.close()
-            self._processes.append(process)
-            self._ranks[ours] = rank
+        with interrupted_later():
+            for rank in range(self._size):
+                ours, theirs = context.Pipe(duplex=False)
+                arguments = (rank, self._size, self._path, self._payload, theirs)
+                process = context.Process(target=_child, args=arguments, name=f"flockstep node {rank}", daemon=True)
+                process.start()
+                theirs.close()
+                self._processes.append(process)
+                self._ranks[ours] = rank
 
     def attend(self, on_row: Callable[[Row], None] | None) -> dict[int, Outcome]:
         """Listen until every child has ended; raises what went wrong first."""
@@ -91,9 +95,7 @@ class _Children:
         if kind == "row" and on_row is not None:
             on_row(thing)
         elif kind == "outcome":
-            report, rows, data, dtype = thing
-            model = torch.frombuffer(bytearray(data), dtype=dtype) if data else torch.empty(0, dtype=dtype)
-            self._outcomes[rank] = Outcome(report, rows, model)
+            self._outcomes[rank] = cloudpickle.loads(thing)
         elif kind == "error":
             self._errors[rank] = thing
 
@@ -125,14 +127,8 @@ def _context() -> Any:
     context = mp.get_context("forkserver")
     # Imported once in the server, torch costs each new node nothing.
     context.set_forkserver_preload(["flockstep.backends.real.warm"])
-    # Started first, because starting it unblocks signals.
+    # Started now, because starting it later would unblock the signals of whoever does.
     resource_tracker.ensure_running()
-    # Blocked, which the server inherits: Ctrl-C during its imports would end in a traceback that is nobody's.
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        forkserver.ensure_running()
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     return context
 
 
@@ -144,11 +140,9 @@ def _child(rank: int, size: int, path: str, payload: bytes, connection: Connecti
     code = 0
     try:
         job: Job = cloudpickle.loads(payload)
-        fabric = ProcessFabric(c10d.FileStore(path, -1), rank, size, job.timeout, job.workload.start().device)
-        outcome = run_node(job, rank, fabric, lambda row: connection.send(("row", row)))
-        model = outcome.model.detach().cpu().contiguous()
-        data = model.view(torch.uint8).numpy().tobytes()
-        connection.send(("outcome", (outcome.report, outcome.rows, data, model.dtype)))
+        fabrics = process_fabrics(c10d.FileStore(path, -1), rank, size, job.timeout)
+        outcome = job.run(rank, fabrics, lambda row: connection.send(("row", row)))
+        connection.send(("outcome", cloudpickle.dumps(replace(outcome, model=outcome.model.detach().cpu()))))
     except Exception as raised:
         error = located(raised, rank, 0.0)
         if isinstance(error, NodeFailed):

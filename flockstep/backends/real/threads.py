@@ -180,3 +180,6 @@ class ThreadFabric:
 
     def leave(self, rounds: dict[str, int]) -> None:
         self._hub.leave(self._rank, rounds)
+
+    def close(self) -> None:
+        pass

@@ -147,10 +147,10 @@ class Mail:
             self._lose(self._receivers.pop(pair), rank, "receive")
 
     def _move(self, sender: SimNode, receiver: SimNode, message: Message, done: Callable[[], None]) -> Flow | None:
-        sender.report.bytes_sent += message.nbytes
+        sender.tally.bytes_sent += message.nbytes
 
         def arrived() -> None:
-            receiver.report.bytes_received += message.nbytes
+            receiver.tally.bytes_received += message.nbytes
             if receiver.alive:
                 done()
 

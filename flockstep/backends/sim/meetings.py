@@ -124,7 +124,7 @@ class Meetings:
 
     def _account(self, meeting: _Meeting, sent: list[int], received: list[int]) -> None:
         for rank, task in meeting.tasks.items():
-            report = task.owner.report  # type: ignore[attr-defined]
+            report = task.owner.tally  # type: ignore[attr-defined]
             report.bytes_sent += sent[rank]
             report.bytes_received += received[rank]
 

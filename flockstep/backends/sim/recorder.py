@@ -31,12 +31,12 @@ class Recorder:
 
     def show(self, node: SimNode, step: int) -> None:
         """A node is at a step that is to be recorded."""
-        self._shown.setdefault(step, {})[node.rank] = node.params.clone(), node.report.bytes_sent
+        self._shown.setdefault(step, {})[node.rank] = node.params.clone(), node.tally.bytes_sent
         self._measure(step)
 
     def finish(self, node: SimNode) -> None:
         """A node is done: the last record is of the final models."""
-        self._final[node.rank] = node.params, node.report.bytes_sent
+        self._final[node.rank] = node.params, node.tally.bytes_sent
         self._measure_final()
 
     def lose(self) -> None:

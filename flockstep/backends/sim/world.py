@@ -16,6 +16,7 @@ from flockstep.backends.sim.meetings import Meetings
 from flockstep.backends.sim.network import Network
 from flockstep.backends.sim.node import SimNode
 from flockstep.backends.sim.recorder import Recorder
+from flockstep.backends.sim.training import TrainingNode
 from flockstep.backends.sim.wires import Wires
 from flockstep.errors import FlockstepError
 from flockstep.node import OptimizerFactory, stream
@@ -51,7 +52,7 @@ class World:
         node = self.nodes[rank]
         if node.alive:
             node.alive = False
-            node.report.seconds = self.kernel.now
+            node.tally.seconds = self.kernel.now
             self.kernel.cancel(node)
             self.meetings.lose(rank)
             self.mail.lose(rank)
@@ -61,7 +62,7 @@ class World:
         """A node's whole run."""
         await Suspend(lambda task: self.kernel.at(start, self.kernel.resume, task))
         await strategy.run(node)
-        node.report.seconds = self.kernel.now
+        node.tally.seconds = self.kernel.now
         self.recorder.finish(node)
 
 
@@ -104,8 +105,9 @@ def simulate(
     world.mail = Mail(world.kernel, world.wires, world.nodes, units.seconds(timeout, "simulate.timeout"))
     for rank in range(nodes):
         clock = Clock(compute, rank, stream(seed, rank, "clock"))
-        world.nodes.append(SimNode(world, rank, workload.shard(rank, nodes), optimizer, clock))
-    world.recorder = Recorder(world, world.nodes[0].workload, on_row)
+        world.nodes.append(TrainingNode(world, rank, clock, workload.shard(rank, nodes), optimizer))
+    # Of the whole problem, whichever shard is asked; but the number of nodes may be part of the problem.
+    world.recorder = Recorder(world, workload.shard(0, nodes), on_row)
     _declare(world, faults)
     skew = units.seconds(
         start_skew if start_skew is not None else compute.step if compute else 0.0, "simulate.start_skew"
@@ -137,8 +139,8 @@ def _declare(world: World, faults: Sequence[Fault]) -> None:
 def _trace(world: World, strategy: Strategy) -> Trace:
     for node in world.nodes:
         if node.rank not in world.kernel.returned and node.alive:
-            node.report.seconds = world.kernel.now
+            node.tally.seconds = world.kernel.now
         if unread := world.mail.unread(node.rank):
-            node.report.counts["unread messages"] = unread
+            node.tally.counts["unread messages"] = unread
     models = {node.rank: node.params for node in world.nodes if node.alive}
-    return Trace(describe(strategy), world.recorder.rows, [node.report for node in world.nodes], models)
+    return Trace(describe(strategy), world.recorder.rows, [node.tally for node in world.nodes], models)

@@ -1,0 +1,1 @@
+"""Steps to a fixed gradient norm against the number of nodes, for CELGC."""

@@ -1,0 +1,1 @@
+"""EPISODE against CELGC on two scalar quartics that pull apart."""

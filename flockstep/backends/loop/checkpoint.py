@@ -1,0 +1,188 @@
+"""Checkpoints of a joined loop: one safetensors file per node and step, written whole or not at all. Never pickle.
+
+    folder/step-00000100/node-0000.safetensors, node-0001.safetensors, ...
+
+A checkpoint is complete when every node's file is there; an incomplete one is never taken. Resuming with as many nodes
+as saved it gives the run that would have gone on, to the bit on a CPU. With fewer or more, every node starts from the
+average of all saved models, with the optimizer of saved node ``rank % saved size``; what strategies had kept does not
+carry over.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import shutil
+import tempfile
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from flockstep.backends.loop.node import JoinedNode
+
+_KEPT_STEPS = 2
+
+
+def save(node: JoinedNode, folder: Path) -> Path:
+    """Write this node's part, whole or not at all; the two newest complete checkpoints are kept."""
+    node.flat.pull()
+    # In the middle of a step (a strategy waits for a second gradient), the step counts as not begun.
+    step = node.step_count - (0 if node.driver.at_boundary else 1)
+    tensors: dict[str, Tensor] = {"model": node.params.detach().cpu().clone()}
+    tensors |= {f"kept/{name}": tensor.detach().cpu().clone() for name, tensor in node.kept.items()}
+    plain: dict[str, Any] = {"step": step, "size": node.size, "rank": node.rank}
+    plain["optimizer"] = _flatten(node.optimizer.state_dict(), "optimizer", tensors)
+    plain["also"] = [_flatten(thing.state_dict(), f"also/{i}", tensors) for i, thing in enumerate(node.also)]
+    plain["random"] = _random_state(node, tensors)
+    target = folder / f"step-{step:08d}"
+    target.mkdir(parents=True, exist_ok=True)
+    _write(target / f"node-{node.rank:04d}.safetensors", tensors, plain)
+    if node.rank == 0:
+        _forget_old(folder)
+    return target
+
+
+async def load(node: JoinedNode, folder: Path) -> bool:
+    """Take up the newest complete checkpoint, the same on every node; False if there is none."""
+    steps = complete(folder)
+    newest = torch.tensor([float(max(steps, default=-1))], dtype=torch.float64)
+    agreed = float(await node.mean(newest, "resume"))
+    if agreed != float(newest):
+        raise FileNotFoundError(
+            f"nodes see different checkpoints under {folder}: this one's newest is {int(newest)}\n"
+            "  resume from a folder that all nodes share, or copy it to every node"
+        )
+    if not steps:
+        return False
+    step = max(steps)
+    paths = sorted((folder / f"step-{step:08d}").glob("node-*.safetensors"))
+    if len(paths) == node.size:
+        _restore(node, paths[node.rank], exactly=True)
+    else:
+        _restore(node, paths[node.rank % len(paths)], exactly=False)
+        models = [_read(path)[0]["model"] for path in paths]
+        node.params.copy_(torch.stack(models).mean(0))
+        warnings.warn(
+            f"resumed {len(paths)} nodes' checkpoint on {node.size}: all start from the average model, "
+            "and what the strategy had kept is left behind",
+            stacklevel=2,
+        )
+    return True
+
+
+def complete(folder: Path) -> list[int]:
+    """The steps whose checkpoints are whole."""
+    found = []
+    for path in folder.glob("step-*"):
+        match = re.fullmatch(r"step-(\d+)", path.name)
+        first = path / "node-0000.safetensors"
+        if match and first.exists():
+            size = int(_read_plain(first)["size"])
+            if all((path / f"node-{rank:04d}.safetensors").exists() for rank in range(size)):
+                found.append(int(match[1]))
+    return sorted(found)
+
+
+def _restore(node: JoinedNode, path: Path, *, exactly: bool) -> None:
+    tensors, plain = _read(path)
+    node.params.copy_(tensors["model"])
+    node.flat.push()
+    node.optimizer.load_state_dict(_unflatten(plain["optimizer"], "optimizer", tensors))
+    for i, thing in enumerate(node.also):
+        thing.load_state_dict(_unflatten(plain["also"][i], f"also/{i}", tensors))
+    node.step_count = node.tally.steps = int(plain["step"])
+    if exactly:
+        node.kept_before = {
+            name.removeprefix("kept/"): tensor for name, tensor in tensors.items() if name.startswith("kept/")
+        }
+        _restore_random(node, plain["random"], tensors)
+
+
+def _write(path: Path, tensors: dict[str, Tensor], plain: dict[str, Any]) -> None:
+    # Under another name first: a file that bears the right name is whole, whatever happened.
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".writing-", suffix=path.name)
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        save_file(tensors, temporary, metadata={"flockstep": json.dumps(plain)})
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    with safe_open(path, "pt") as file:
+        return {name: file.get_tensor(name) for name in file.keys()}, json.loads(file.metadata()["flockstep"])  # noqa: SIM118
+
+
+def _read_plain(path: Path) -> dict[str, Any]:
+    with safe_open(path, "pt") as file:
+        plain: dict[str, Any] = json.loads(file.metadata()["flockstep"])
+        return plain
+
+
+def _forget_old(folder: Path) -> None:
+    for step in complete(folder)[:-_KEPT_STEPS]:
+        shutil.rmtree(folder / f"step-{step:08d}", ignore_errors=True)
+
+
+def _flatten(thing: Any, name: str, tensors: dict[str, Tensor]) -> Any:
+    """A state_dict as JSON, its tensors put aside by name."""
+    if isinstance(thing, Tensor):
+        tensors[name] = thing.detach().cpu().clone().contiguous()
+        return {"tensor": name}
+    if isinstance(thing, dict):
+        return {"dict": [[key, _flatten(value, f"{name}/{key}", tensors)] for key, value in thing.items()]}
+    if isinstance(thing, list | tuple):
+        items = [_flatten(value, f"{name}/{i}", tensors) for i, value in enumerate(thing)]
+        return {"tuple" if isinstance(thing, tuple) else "list": items}
+    if thing is None or isinstance(thing, bool | int | float | str):
+        return {"plain": thing}
+    raise TypeError(f"a checkpoint cannot hold {name}: {type(thing).__name__} is neither a tensor nor a plain value")
+
+
+def _unflatten(form: dict[str, Any], name: str, tensors: dict[str, Tensor]) -> Any:
+    (kind, value), *_ = form.items()
+    if kind == "tensor":
+        return tensors[value]
+    if kind == "dict":
+        return {key: _unflatten(item, f"{name}/{key}", tensors) for key, item in value}
+    if kind in ("list", "tuple"):
+        items = [_unflatten(item, f"{name}/{i}", tensors) for i, item in enumerate(value)]
+        return tuple(items) if kind == "tuple" else items
+    return value
+
+
+def _random_state(node: JoinedNode, tensors: dict[str, Tensor]) -> dict[str, Any]:
+    tensors["random/torch"] = torch.get_rng_state()
+    if node.params.is_cuda:
+        tensors["random/cuda"] = torch.cuda.get_rng_state(node.params.device)
+    version, numbers, gauss = random.getstate()
+    name, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
+    tensors["random/numpy"] = torch.from_numpy(np.asarray(keys).astype(np.int64))
+    return {
+        "codec": node.rng.bit_generator.state,
+        "python": [version, list(numbers), gauss],
+        "numpy": [name, int(position), int(has_gauss), float(cached)],
+    }
+
+
+def _restore_random(node: JoinedNode, plain: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+    torch.set_rng_state(tensors["random/torch"])
+    if node.params.is_cuda and "random/cuda" in tensors:
+        torch.cuda.set_rng_state(tensors["random/cuda"], node.params.device)
+    node.rng.bit_generator.state = plain["codec"]
+    version, numbers, gauss = plain["python"]
+    random.setstate((version, tuple(numbers), gauss))
+    name, position, has_gauss, cached = plain["numpy"]
+    np.random.set_state((name, tensors["random/numpy"].numpy().astype(np.uint32), position, has_gauss, cached))

@@ -1,0 +1,137 @@
+"""A strategy's coroutine inside the user's loop.
+
+The coroutine parks in ``steps`` until the user calls ``optimizer.step``, gets the gradient in that step's pre-hook,
+parks in ``step`` while the real ``optimizer.step`` runs, and is resumed by its post-hook. Everything else it awaits is
+performed where it stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from flockstep.backends.loop.flat import FlatModel
+from flockstep.node import await_in_context, torch_modes
+from flockstep.vector import norm
+
+
+class Park:
+    """Awaiting this hands control to the user's loop: for the "next" step, a "gradient", or while a "step" runs."""
+
+    __slots__ = ("g", "what")
+
+    def __init__(self, what: str, g: Tensor | None = None) -> None:
+        self.what, self.g = what, g
+
+    def __await__(self) -> Generator[Park, Any, Any]:
+        return (yield self)
+
+
+class LoopEnded(Exception):
+    """Raised into a strategy that waits for a gradient when the user's loop has ended."""
+
+
+class Driver:
+    """Moves a coroutine forward from one parking place to the next."""
+
+    def __init__(self, flat: FlatModel, perform: Callable[[Any], Any]) -> None:
+        self._flat, self._perform = flat, perform
+        self._coroutine: Coroutine[Any, Any, None] | None = None
+        self._parked: Park | None = None
+        self._fresh: Tensor | None = None
+        self.scaled = False
+        """Whether a GradScaler is at work: then a step that is not finite is skipped, as it would skip it."""
+        self.refused = 0
+        """How many steps were skipped for that."""
+
+    def start(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Run up to the first parking place."""
+        self._coroutine = coroutine
+        self._advance(None)
+
+    def call(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """Run some other coroutine of the same node to its end, here and now."""
+        value, error = None, None
+        while True:
+            try:
+                effect = coroutine.send(value) if error is None else coroutine.throw(error)
+            except StopIteration as stop:
+                return stop.value
+            try:
+                value, error = self._perform(effect), None
+            except Exception as raised:
+                value, error = None, raised
+
+    def before_step(self) -> None:
+        """The user called ``optimizer.step``: give the strategy its gradient, and the optimizer what it made of it."""
+        self._flat.pull()
+        self._fresh = self._flat.gradient()
+        if self._parked is not None and self._parked.what == "next":
+            self._advance(True)
+        while self._parked is not None and self._parked.what == "gradient" and self._fresh is not None:
+            g, self._fresh = self._fresh, None
+            self._advance(g)
+        parked = self._parked
+        if parked is not None:
+            g_step = parked.g if parked.what == "step" else None
+            if g_step is not None and self.scaled and not torch.isfinite(torch.tensor(norm(g_step))):
+                g_step = None
+                self.refused += 1
+            self._flat.set_gradient(g_step)
+        self._flat.push()
+
+    def after_step(self) -> None:
+        """The optimizer has stepped: let the strategy go on to the next parking place."""
+        if self._parked is not None and self._parked.what == "step":
+            self._flat.pull()
+            self._advance(None)
+            self._flat.push()
+
+    def finish(self) -> None:
+        """The user's loop is over: let the strategy end as it does after its last step."""
+        if self._parked is None:
+            return
+        self._flat.pull()
+        if self._parked.what == "next":
+            self._advance(False)
+        else:
+            # Every node of a synchronous strategy stands at this same place: nothing is left to agree on.
+            self._advance(None, LoopEnded())
+        self._flat.push()
+        if self._parked is not None:
+            raise RuntimeError(f"the strategy asks for another {self._parked.what} after the loop has ended")
+
+    @property
+    def at_boundary(self) -> bool:
+        """Whether the strategy stands between two steps, where a checkpoint is exact."""
+        return self._parked is None or self._parked.what == "next"
+
+    def abandon(self) -> None:
+        """Drop the strategy where it stands: the user's loop raised."""
+        if self._coroutine is not None:
+            self._coroutine.close()
+            self._parked = None
+
+    def _advance(self, value: Any, error: BaseException | None = None) -> None:
+        if self._coroutine is None:
+            return
+        modes = torch_modes()
+        self._parked = None
+        while True:
+            try:
+                effect = self._coroutine.send(value) if error is None else self._coroutine.throw(error)
+            except (StopIteration, LoopEnded):
+                return
+            if torch_modes() != modes:
+                value, error = None, await_in_context()
+                continue
+            if isinstance(effect, Park):
+                self._parked = effect
+                return
+            try:
+                value, error = self._perform(effect), None
+            except Exception as raised:
+                value, error = None, raised

@@ -1,0 +1,102 @@
+"""The user's model as one vector: trainable parameters first, then float buffers such as batch-norm statistics.
+
+Where all share a dtype they become views of the vector, and nothing is ever copied. Where they do not, the vector holds
+them in the widest dtype and is kept in step by ``pull`` and ``push``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+
+class FlatModel:
+    """A model, its vector, and its gradients as a vector."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._parameters = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+        if not self._parameters:
+            raise ValueError("this model has no trainable parameters: nothing to train together")
+        buffers = [(name, b) for name, b in model.named_buffers() if b.is_floating_point()]
+        self._tensors: list[tuple[str, Tensor]] = [*self._parameters, *buffers]
+        devices = {tensor.device for _, tensor in self._tensors}
+        if len(devices) > 1:
+            raise ValueError(
+                f"this model lies on several devices ({', '.join(map(str, devices))}); one per node is needed"
+            )
+        dtypes = {tensor.dtype for _, tensor in self._tensors}
+        self.mirrored = len(dtypes) > 1
+        widest = max(dtypes, key=lambda dtype: dtype.itemsize)
+        # Two 16-bit formats have no common one of their own width.
+        dtype = torch.float32 if self.mirrored and widest.itemsize == 2 else widest
+        self.vector = torch.cat([tensor.detach().reshape(-1).to(dtype) for _, tensor in self._tensors])
+        self._views = list(self._split(self.vector))
+        if not self.mirrored:
+            for (_, tensor), view in zip(self._tensors, self._views, strict=True):
+                tensor.data = view
+
+    def describe(self) -> list[str]:
+        """One line per tensor, for nodes to compare: name, shape, dtype."""
+        return [f"{name} {tuple(tensor.shape)} {tensor.dtype}" for name, tensor in self._tensors]
+
+    def pull(self) -> None:
+        """Bring the vector up to date with the model."""
+        for (_, tensor), view in zip(self._tensors, self._views, strict=True):
+            if self.mirrored:
+                view.copy_(tensor.detach())
+            elif tensor.data_ptr() != view.data_ptr():
+                # Something gave the tensor other memory (module.to, an assignment to .data): take its value, and it.
+                view.copy_(tensor.detach())
+                tensor.data = view
+
+    def push(self) -> None:
+        """Bring the model up to date with the vector."""
+        if self.mirrored:
+            for (_, tensor), view in zip(self._tensors, self._views, strict=True):
+                tensor.data.copy_(view)
+
+    def gradient(self) -> Tensor:
+        """The gradients as a vector like the model's: zeros where there is none, and for buffers."""
+        parts = [
+            torch.zeros_like(view) if tensor.grad is None else tensor.grad.to(view.dtype)
+            for (_, tensor), view in zip(self._tensors, self._views, strict=True)
+        ]
+        return torch.cat([part.reshape(-1) for part in parts])
+
+    def set_gradient(self, g: Tensor | None) -> None:
+        """Give the model these gradients; with None it has none, and an optimizer's step does nothing."""
+        if g is None:
+            for _, parameter in self._parameters:
+                parameter.grad = None
+            return
+        for (_, parameter), part in zip(self._parameters, self._split(g), strict=False):
+            # A parameter that took no part stays out of it (its momentum and decay too), unless other nodes' did.
+            if parameter.grad is not None:
+                parameter.grad.copy_(part)
+            elif bool(part.count_nonzero()):
+                parameter.grad = part.to(parameter.dtype, copy=True)
+
+    def parts_of(self, parameters: list[Tensor], g: Tensor) -> Tensor:
+        """The part of a vector that belongs to some of the parameters."""
+        wanted = {id(parameter) for parameter in parameters}
+        pairs = zip(self._tensors, self._split(g), strict=True)
+        return torch.cat([part.reshape(-1) for (_, tensor), part in pairs if id(tensor) in wanted])
+
+    def load(self, model: nn.Module, vector: Tensor) -> None:
+        """Write a vector into another copy of the same model."""
+        named = dict(model.named_parameters()) | dict(model.named_buffers())
+        for (name, _), part in zip(self._tensors, self._split(vector), strict=True):
+            named[name].data.copy_(part)
+
+    def release(self) -> None:
+        """Give every tensor memory of its own again."""
+        if not self.mirrored:
+            for _, tensor in self._tensors:
+                tensor.data = tensor.data.clone()
+
+    def _split(self, vector: Tensor) -> Iterator[Tensor]:
+        sizes = [tensor.numel() for _, tensor in self._tensors]
+        for part, (_, tensor) in zip(torch.split(vector, sizes), self._tensors, strict=True):
+            yield part.view(tensor.shape)

@@ -1,0 +1,123 @@
+"""A node whose gradients and steps are those of the user's own loop."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from flockstep.backends.loop.driver import Driver, Park
+from flockstep.backends.loop.flat import FlatModel
+from flockstep.message import Message
+from flockstep.node import Node
+from flockstep.parts.codecs.raw import Raw
+from flockstep.trace import NodeReport, Row
+
+_SNAPSHOT = "flockstep snapshot"
+
+
+class JoinedNode(Node):
+    """What ``with fs.join(...) as node`` gives: the verbs for the strategy, and a few things for the user."""
+
+    tally: NodeReport
+    now: float
+    """Seconds since the node began, virtual or real."""
+    flat: FlatModel
+    driver: Driver
+    model: nn.Module
+    rows: list[Row]
+    """What ``log`` recorded."""
+    also: tuple[Any, ...] = ()
+    """Further things with a state_dict, kept in checkpoints."""
+
+    def steps(self) -> AsyncIterator[int]:
+        """As many as the user's loop takes."""
+        return _Steps(self)
+
+    async def gradient(self, x: Tensor) -> Tensor:
+        """The gradient of the user's next ``backward``."""
+        if x.data_ptr() != self.params.data_ptr():
+            raise NotImplementedError(
+                "this strategy asks for a gradient at another point than the model's own, "
+                "which a loop that computes one gradient per step cannot give; run it on a workload instead"
+            )
+        g: Tensor = await Park("gradient")
+        self.tally.gradients += 1
+        return g
+
+    async def step(self, g: Tensor | None) -> None:
+        """The user's own ``optimizer.step``."""
+        if g is None:
+            self.tally.skipped += 1
+        await Park("step", g)
+
+    def _group_parts(self, g: Tensor) -> list[Tensor]:
+        return [self.flat.parts_of(group["params"], g) for group in self.optimizer.param_groups]
+
+    def stop_computing(self) -> None:
+        """The user's code pauses for the strategy's."""
+
+    def start_computing(self) -> None:
+        """The user's code goes on."""
+
+    # For the user ------------------------------------------------------------------------------------------------
+
+    def average_model(self) -> nn.Module:
+        """A copy of the model with the average of all living nodes' weights and float buffers, for evaluation.
+
+        Asks the others for theirs without stopping them; any node may call it, alone or all together.
+        """
+        total = self.driver.call(self._gather())
+        average = copy.deepcopy(self.model)
+        self.flat.load(average, total)
+        return average
+
+    async def _gather(self) -> Tensor:
+        self.flat.pull()
+        wide = torch.promote_types(self.params.dtype, torch.float32)
+        total, count = self.params.to(wide, copy=True), 1
+        question = Message(torch.empty(0, dtype=torch.uint8), "question", (), torch.float32)
+        for peer in self.peers():
+            reply = await self.ask(peer, _SNAPSHOT, question)
+            total += Raw().decode(reply, self.params).to(wide)
+            count += 1
+        return (total / count).to(self.params.dtype)
+
+    def answer_snapshots(self) -> None:
+        """Let the others ask for this node's weights."""
+        self.answer(_SNAPSHOT, lambda peer, message: Raw().encode(self.params, np.random.default_rng(0)))
+
+    def log(self, loss: float) -> None:
+        """Record a loss, with the time and the bytes so far: node 0's are the rows of the trace."""
+        self.rows.append(Row(self.now, self.step_count, float(loss), float(self.tally.bytes_sent), math.nan))
+
+    def save(self, path: str | Path) -> Path:
+        """Write this node's part of a checkpoint under ``path``; gives its folder back. Every node must save."""
+        from flockstep.backends.loop import checkpoint
+
+        return checkpoint.save(self, Path(path))
+
+    def report(self) -> NodeReport:
+        """What the node did so far: steps, bytes, seconds computing, waiting and talking."""
+        return copy.deepcopy(self.tally)
+
+
+class _Steps:
+    def __init__(self, node: JoinedNode) -> None:
+        self._node = node
+
+    def __aiter__(self) -> _Steps:
+        return self
+
+    async def __anext__(self) -> int:
+        if not await Park("next"):
+            raise StopAsyncIteration
+        node, k = self._node, self._node.step_count
+        node.step_count = node.tally.steps = k + 1
+        return k

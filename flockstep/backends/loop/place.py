@@ -1,0 +1,50 @@
+"""Where a user's loop runs: who it is among how many, and how it reaches the others.
+
+Set by whoever starts the loop (a launched process, a thread, a virtual node); found by ``join``.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from flockstep.backends.loop.flat import FlatModel
+from flockstep.backends.loop.node import JoinedNode
+
+
+class Place(Protocol):
+    """One seat in a run."""
+
+    rank: int
+    size: int
+    seed: int
+
+    def seat(self, model: nn.Module, optimizer: torch.optim.Optimizer, flat: FlatModel) -> JoinedNode:
+        """A node for this seat, with a driver that performs what its backend's verbs await."""
+
+    def leave(self, node: JoinedNode) -> None:
+        """The loop ended well: wait for background work, and leave together."""
+
+    def fail(self, node: JoinedNode, error: BaseException) -> None:
+        """The loop raised: let nobody wait for this node."""
+
+
+class _Here(threading.local):
+    place: Place | None = None
+
+
+_here = _Here()
+
+
+def current() -> Place | None:
+    """The place this code runs in, if somebody has set one."""
+    return _here.place
+
+
+def set_current(place: Place | None) -> Any:
+    """Say where the code of this thread runs from now on; gives back what was said before."""
+    before, _here.place = _here.place, place
+    return before

@@ -1,0 +1,54 @@
+"""Nodes as threads of this process."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import defaultdict
+from collections.abc import Callable
+
+from flockstep.backends.real.fabric import Fabric
+from flockstep.backends.real.jobs import Job, Outcome
+from flockstep.backends.real.threads import Hub, ThreadFabric
+from flockstep.backends.real.verdict import verdict
+from flockstep.errors import FlockstepError
+from flockstep.trace import Row
+
+
+def run_threads(job: Job, on_row: Callable[[Row], None] | None) -> dict[int, Outcome]:
+    """Run every node in a thread of its own."""
+    outcomes: dict[int, Outcome] = {}
+    errors: dict[int, FlockstepError] = {}
+    # The k-th fabric of one thread belongs with the k-th of every other.
+    hubs: dict[int, Hub] = defaultdict(lambda: Hub(job.size, job.timeout))
+    lock = threading.Lock()
+
+    def fabrics(rank: int) -> Callable[[], Fabric]:
+        joins = itertools.count()
+
+        def make() -> Fabric:
+            with lock:
+                hub = hubs[next(joins)]
+            if errors:
+                hub.failed.update(errors)
+            return ThreadFabric(hub, rank)
+
+        return make
+
+    def body(rank: int) -> None:
+        try:
+            outcomes[rank] = job.run(rank, fabrics(rank), on_row)
+        except FlockstepError as error:
+            with lock:
+                errors[rank] = error
+                for hub in hubs.values():
+                    hub.fail(rank, error)
+
+    threads = [threading.Thread(target=body, args=(rank,), daemon=True) for rank in range(job.size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise verdict(errors)
+    return outcomes

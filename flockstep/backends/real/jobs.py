@@ -1,0 +1,134 @@
+"""What a real node is started to do: train a workload with a strategy, or run the user's own function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from flockstep.backends.loop import place
+from flockstep.backends.real.drive import drive
+from flockstep.backends.real.fabric import Fabric
+from flockstep.backends.real.joined import RealPlace
+from flockstep.backends.real.training import TrainingNode
+from flockstep.errors import located
+from flockstep.node import OptimizerFactory
+from flockstep.strategy import Strategy, describe
+from flockstep.trace import NodeReport, Row, Trace
+from flockstep.workloads.workload import Workload
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a node has to show at the end."""
+
+    report: NodeReport
+    rows: list[Row]
+    model: Tensor
+    result: Any = None
+
+
+class Job(Protocol):
+    """Everything nodes must know to run. ``make_fabric`` gives one a new connection with the others at each call."""
+
+    @property
+    def size(self) -> int:
+        """How many nodes there are."""
+
+    @property
+    def timeout(self) -> float:
+        """How long any wait may last."""
+
+    @property
+    def name(self) -> str:
+        """What it is, in the words of a trace."""
+
+    def run(self, rank: int, make_fabric: Callable[[], Fabric], on_row: Callable[[Row], None] | None) -> Outcome:
+        """One node's whole life, on whichever thread or process this is."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainWorkload:
+    """A strategy on a workload."""
+
+    strategy: Strategy
+    workload: Workload
+    size: int
+    steps: int
+    optimizer: OptimizerFactory
+    record_every: int
+    seed: int
+    timeout: float
+
+    @property
+    def name(self) -> str:
+        """The strategy, as one would write it."""
+        return describe(self.strategy)
+
+    def run(self, rank: int, make_fabric: Callable[[], Fabric], on_row: Callable[[Row], None] | None) -> Outcome:
+        """Run the strategy's program to its end."""
+        node, fabric = None, make_fabric()
+        try:
+            node = TrainingNode(
+                fabric,
+                rank,
+                self.size,
+                workload=self.workload.shard(rank, self.size),
+                optimizer=self.optimizer,
+                steps=self.steps,
+                record_every=self.record_every,
+                seed=self.seed,
+                on_row=on_row,
+            )
+            drive(self.strategy.run(node))
+            node.finish()
+        except Exception as raised:
+            error = located(raised, rank, node.now if node else 0.0)
+            fabric.fail(error)
+            raise error from (None if error is raised else raised)
+        return Outcome(node.tally, node.rows, node.params)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallFunction:
+    """The user's own function, which joins where it likes."""
+
+    function: Callable[[], Any]
+    size: int
+    seed: int
+    timeout: float
+
+    @property
+    def name(self) -> str:
+        """The function's name."""
+        return describe(self.function)
+
+    def run(self, rank: int, make_fabric: Callable[[], Fabric], on_row: Callable[[Row], None] | None) -> Outcome:
+        """Call the function in a place of its own."""
+        seat = RealPlace(rank, self.size, self.seed, make_fabric)
+        before = place.set_current(seat)
+        try:
+            result = self.function()
+        except Exception as raised:
+            error = located(raised, rank, seat.last.now if seat.last else 0.0)
+            raise error from (None if error is raised else raised)
+        finally:
+            place.set_current(before)
+        if seat.last is None:
+            return Outcome(NodeReport(rank), [], torch.empty(0), result)
+        return Outcome(seat.last.tally, seat.last.rows, seat.last.params.clone(), result)
+
+
+def assemble(job: Job, outcomes: dict[int, Outcome]) -> Trace:
+    """One trace from what the nodes brought home."""
+    ranks = sorted(outcomes)
+    return Trace(
+        job.name,
+        outcomes[ranks[0]].rows,
+        [outcomes[rank].report for rank in ranks],
+        {rank: outcomes[rank].model for rank in ranks},
+        {rank: outcomes[rank].result for rank in ranks},
+    )

@@ -1,0 +1,69 @@
+"""A virtual node that trains a workload."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from flockstep.backends.sim.compute import Clock
+from flockstep.backends.sim.node import SimNode
+from flockstep.node import OptimizerFactory, stream
+from flockstep.workloads.workload import Workload
+
+if TYPE_CHECKING:
+    from flockstep.backends.sim.world import World
+
+
+class TrainingNode(SimNode):
+    """A node whose gradients are a workload's."""
+
+    def __init__(self, world: World, rank: int, clock: Clock, workload: Workload, optimizer: OptimizerFactory) -> None:
+        super().__init__(world, rank, clock)
+        self.params = workload.start()
+        self.optimizer = optimizer([self.params])
+        self.workload = workload
+        self._data = stream(world.seed, rank, "data")
+
+    def steps(self) -> AsyncIterator[int]:
+        """As many as were asked for."""
+        return _Steps(self, self.world)
+
+    async def gradient(self, x: Tensor) -> Tensor:
+        """A gradient of this node's shard, computed now and there when its time has passed."""
+        g = self.workload.gradient(x, self._data)
+        self.tally.gradients += 1
+        await self.computing()
+        return g
+
+    async def step(self, g: Tensor | None) -> None:
+        """The torch optimizer's step on the flat vector; takes no virtual time of its own."""
+        if g is None:
+            self.tally.skipped += 1
+            return
+        self.params.grad = g
+        self.optimizer.step()
+        self.params.grad = None
+
+
+class _Steps:
+    """Counts steps, and shows the model to whoever records losses."""
+
+    __slots__ = ("_node", "_world")
+
+    def __init__(self, node: TrainingNode, world: World) -> None:
+        self._node, self._world = node, world
+
+    def __aiter__(self) -> _Steps:
+        return self
+
+    async def __anext__(self) -> int:
+        node, world = self._node, self._world
+        k = node.step_count
+        if k >= world.steps:
+            raise StopAsyncIteration
+        if k % world.every == 0:
+            world.recorder.show(node, k)
+        node.step_count = node.tally.steps = k + 1
+        return k

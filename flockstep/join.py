@@ -1,0 +1,143 @@
+"""``join``: one line in the user's own loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.amp import GradScaler
+
+from flockstep import check
+from flockstep.backends.loop import checkpoint, entrance, place
+from flockstep.backends.loop.flat import FlatModel
+from flockstep.backends.loop.node import JoinedNode
+from flockstep.backends.loop.scaler import is_unscaled, watching
+from flockstep.backends.real.joined import alone, started_by_torchrun
+from flockstep.strategy import Strategy, describe
+
+
+def rank() -> int:
+    """This node's number, wherever this code runs: under ``launch``, ``simulate`` or torchrun; 0 alone."""
+    return _place().rank
+
+
+def size() -> int:
+    """How many nodes there are; 1 alone."""
+    return _place().size
+
+
+@contextmanager
+def join(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    strategy: Strategy,
+    *,
+    resume: str | Path | None = None,
+    every: int | None = None,
+    also: Sequence[Any] = (),
+) -> Iterator[JoinedNode]:
+    """Train this model with others: inside the ``with``, ``optimizer.step()`` is a step of the strategy.
+
+    The loop, the optimizer and its schedulers stay as they are; without the ``with`` line the script trains alone. At
+    the door nodes compare strategy, parameter names, shapes and dtypes, and all take node 0's weights. ``resume`` names
+    a folder: the newest complete checkpoint there is taken up (``node.step_count`` says where it stood), or training
+    starts anew if there is none; with ``every`` one is written there every so many steps. ``also`` are further things
+    with a ``state_dict`` to keep in it: schedulers, a GradScaler.
+    """
+    check.has("join", "strategy", strategy, "run", kind="a strategy such as CELGC(period=8, gamma=1.0)")
+    if every is not None:
+        check.whole("join", "every", every)
+        if resume is None:
+            raise ValueError("join.every saves into the folder that join.resume names; give both")
+    _check_optimizer(model, optimizer)
+    seat = _place()
+    flat = FlatModel(model)
+    node = seat.seat(model, optimizer, flat)
+    node.also = tuple(also)
+    saves = None if every is None or resume is None else (every, Path(resume))
+    try:
+        _enter(node, strategy, resume)
+        with _hooked(node, saves):
+            yield node
+        node.driver.finish()
+        seat.leave(node)
+    except BaseException as error:
+        node.driver.abandon()
+        seat.fail(node, error)
+        raise
+    finally:
+        flat.release()
+
+
+def _enter(node: JoinedNode, strategy: Strategy, resume: str | Path | None) -> None:
+    node.driver.call(entrance.compare(node, describe(strategy)))
+    if resume is None or not node.driver.call(checkpoint.load(node, Path(resume))):
+        node.driver.call(entrance.take_weights_of_node_0(node))
+    node.flat.push()
+    node.answer_snapshots()
+    node.driver.start(strategy.run(node))
+    node.flat.push()
+
+
+@contextmanager
+def _hooked(node: JoinedNode, saves: tuple[int, Path] | None) -> Iterator[None]:
+    """The two official hooks of the optimizer, and an eye on GradScaler."""
+    fired = False
+
+    def before(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        nonlocal fired
+        fired = True
+        if kwargs.get("closure") is not None or any(callable(argument) for argument in args[1:]):
+            raise NotImplementedError("an optimizer that calls a closure computes gradients where no hook sees them")
+        node.stop_computing()
+        node.driver.before_step()
+        node.start_computing()
+
+    def after(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        node.stop_computing()
+        node.driver.after_step()
+        if saves is not None and node.step_count % saves[0] == 0 and node.driver.at_boundary:
+            node.save(saves[1])
+        node.start_computing()
+
+    def scaled(scaler: GradScaler, step: Callable[[], Any]) -> Any:
+        nonlocal fired
+        fired = False
+        node.driver.scaled, refused = True, node.driver.refused
+        if not is_unscaled(scaler, node.optimizer):
+            scaler.unscale_(node.optimizer)
+        result = step()
+        if not fired:
+            # The scaler refused: still an attempt, so that exchanges stay in step, but nothing may move.
+            before(node.optimizer, (node.optimizer,), {})
+            after(node.optimizer, (node.optimizer,), {})
+        node.tally.skipped += node.driver.refused - refused
+        return result
+
+    hooks = (node.optimizer.register_step_pre_hook(before), node.optimizer.register_step_post_hook(after))
+    try:
+        with watching(node.optimizer, scaled):
+            yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _place() -> place.Place:
+    return place.current() or started_by_torchrun() or alone()
+
+
+def _check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise TypeError(f"join.optimizer must be a torch optimizer, got {optimizer!r}")
+    ours = {id(parameter) for parameter in model.parameters()}
+    for group in optimizer.param_groups:
+        if any(id(parameter) not in ours for parameter in group["params"]):
+            raise ValueError(
+                "join.optimizer holds a parameter that join.model does not have\n"
+                "  give the module that holds all of them"
+            )

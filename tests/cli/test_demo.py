@@ -1,0 +1,42 @@
+import csv
+import re
+
+import pytest
+from typer.testing import CliRunner
+
+import flockstep as fs
+from flockstep.cli import app, demo
+from flockstep.trace import NodeReport
+
+
+def test_the_time_of_a_gradient_is_that_of_all_nodes():
+    nodes = [NodeReport(0, gradients=2, computing=1.0), NodeReport(1, gradients=2, computing=3.0)]
+    assert demo.seconds_per_gradient([fs.Trace("A()", [], nodes, {})]) == 1.0
+
+
+def test_both_strategies_take_steps_of_the_same_length():
+    baseline, other = demo.FULL.strategies
+    assert baseline.clip == fs.ClipStep(gamma=other.gamma)
+    assert demo.FULL.virtual_nodes == 32
+    assert demo.FULL.bandwidth == "100 Mbit/s"
+
+
+@pytest.mark.slow
+def test_the_quick_demo(tmp_path):
+    result = CliRunner().invoke(app, ["demo", "--quick", "--out", str(tmp_path)])
+    assert result.exit_code == 0, result.output
+    said = " ".join(result.stdout.split())
+    for where in demo.QUICK.places:
+        for strategy in ("DataParallel", "CELGC"):
+            assert re.search(rf"{where} {strategy} [\d.]+ [\d.]+ [kM]B [\d.]+ \d+%", said)
+            assert f"{where}, {strategy}: step 0 of 40, loss 4.1" in result.stderr
+        assert f"Next to DataParallel on {where}, CELGC sent 8.0 times fewer bytes and took" in said
+    assert (tmp_path / "demo.png").read_bytes().startswith(b"\x89PNG")
+    assert f"Picture: {tmp_path / 'demo.png'}" in result.stdout
+    with (tmp_path / "demo.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    runs = {(row["where"], row["strategy"]) for row in rows}
+    assert len(runs) == 4
+    for run in runs:
+        losses = [float(row["loss"]) for row in rows if (row["where"], row["strategy"]) == run]
+        assert losses[-1] < 3.5 < 4.1 < losses[0]
