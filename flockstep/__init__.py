@@ -4,8 +4,9 @@ from flockstep.backends.real.launch import launch
 from flockstep.backends.sim.compute import Compute
 from flockstep.backends.sim.faults import Crash, Slowdown
 from flockstep.backends.sim.network import Link, Network
-from flockstep.backends.sim.world import simulate
+from flockstep.backends.sim.simulate import simulate
 from flockstep.errors import CodecRange, Deadlock, Diverged, FlockstepError, LostPeer, Mismatch, NodeFailed
+from flockstep.join import join, rank, size
 from flockstep.message import Message
 from flockstep.node import Node, Pending
 from flockstep.parts.averages import Coded, Exact, Mixed
@@ -66,6 +67,9 @@ __all__ = [
     "Torus",
     "Trace",
     "Workload",
+    "join",
     "launch",
+    "rank",
     "simulate",
+    "size",
 ]

@@ -157,6 +157,11 @@ class Channels:
         self.rounds: dict[str, int] = {}
         self._carried: dict[str, tuple[torch.Size, torch.dtype]] = {}
 
+    def start_anew(self) -> None:
+        """Another join begins: rounds count from 0 again, and channels may carry other shapes."""
+        self.rounds.clear()
+        self._carried.clear()
+
     def next_round(self, channel: str) -> int:
         """The number of the round that begins now."""
         round = self.rounds.get(channel, 0)

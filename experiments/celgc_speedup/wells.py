@@ -1,4 +1,4 @@
-"""A problem of the paper's class: not convex, (L0, L1)-smooth, not smooth, with a gradient norm that is known exactly."""
+"""A problem of the paper's class: not convex, (L0, L1)-smooth but not smooth, its gradient known exactly."""
 
 from __future__ import annotations
 

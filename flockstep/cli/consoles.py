@@ -56,6 +56,6 @@ def plain_errors(*, debug: bool) -> Iterator[None]:
 
 
 def _told(error: Exception) -> str:
-    if isinstance(error, OSError) and error.strerror:
+    if isinstance(error, OSError) and error.strerror and error.filename:
         return f"{error.strerror}: {error.filename}"
     return str(error)

@@ -28,8 +28,8 @@ _ROWS = 20
 class Scale:
     """How much to do, and how.
 
-    The learning rate (of 4, 8, 16 and 32) and gamma (of 1, 2 and 4) were chosen for the baseline, and the other strategy
-    takes them over: on 2 nodes the baseline's loss is within 1% of its best, on 32 the best of three pairs tried.
+    The learning rate (of 4, 8, 16 and 32) and gamma (of 1, 2 and 4) were chosen for the baseline, and taken over for
+    the other: on 2 nodes the baseline's loss is within 1% of its best, on 32 it is the best of three pairs tried.
     """
 
     virtual_nodes: int

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from flockstep.backends.sim.compute import Compute
 from flockstep.backends.sim.network import Network
-from flockstep.backends.sim.world import simulate
+from flockstep.backends.sim.simulate import simulate
 from flockstep.strategy import Strategy, describe
 from flockstep.testing.parts import LawBroken
 from flockstep.trace import Trace

@@ -27,7 +27,7 @@ class SimNode(Node):
     def __init__(self, world: World, rank: int, clock: Clock) -> None:
         self.rank, self.size, self.step_count, self.alive = rank, world.size, 0, True
         self.rng = stream(world.seed, rank, "codec")
-        self.tally = NodeReport(rank)
+        self.tally: NodeReport = NodeReport(rank)
         self.kept, self.kept_before = {}, {}
         self.slowdowns: list[Slowdown] = []
         self.channels = Channels(rank)

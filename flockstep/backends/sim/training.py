@@ -64,6 +64,6 @@ class _Steps:
         if k >= world.steps:
             raise StopAsyncIteration
         if k % world.every == 0:
-            world.recorder.show(node, k)
+            world.recorder.show(node, k)  # type: ignore[union-attr]
         node.step_count = node.tally.steps = k + 1
         return k
