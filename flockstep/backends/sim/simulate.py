@@ -11,11 +11,9 @@ import torch
 from flockstep import check, units
 from flockstep.backends.sim.compute import Clock, Compute
 from flockstep.backends.sim.faults import Crash, Fault, Slowdown
-from flockstep.backends.sim.joined import Fiber, SimJoinedNode, SimPlace
 from flockstep.backends.sim.mail import Mail
 from flockstep.backends.sim.meetings import Meetings
 from flockstep.backends.sim.network import Network
-from flockstep.backends.sim.node import SimNode
 from flockstep.backends.sim.recorder import Recorder
 from flockstep.backends.sim.training import TrainingNode
 from flockstep.backends.sim.wires import Wires
@@ -115,6 +113,9 @@ def _training_nodes(
 def _function_nodes(
     world: World, function: Callable[[], Any], clocks: list[Clock], starts: list[float]
 ) -> list[Coroutine[Any, Any, Any]]:
+    # Only here: strategies on workloads need no greenlets.
+    from flockstep.backends.sim.joined import Fiber, SimJoinedNode, SimPlace
+
     lives = []
     for rank, start in enumerate(starts):
         node = SimJoinedNode(world, rank, clocks[rank])
@@ -144,7 +145,8 @@ def _trace(world: World, name: str) -> Trace:
 
 
 def _rows(world: World) -> list[Row]:
-    first: SimNode = world.nodes[0]
-    if isinstance(first, SimJoinedNode):
-        return first.rows
-    return world.recorder.rows if world.recorder else []
+    if world.recorder is not None:
+        return world.recorder.rows
+    # A user's own function: what its node 0 logged.
+    first: Any = world.nodes[0]
+    return list(first.rows)
