@@ -86,7 +86,7 @@ def _enter(node: JoinedNode, strategy: Strategy, resume: str | Path | None) -> N
 @contextmanager
 def _hooked(node: JoinedNode, saves: tuple[int, Path] | None) -> Iterator[None]:
     """The two official hooks of the optimizer, and an eye on GradScaler."""
-    fired = False
+    fired, saver = False, _Saver(node, saves)
 
     def before(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         nonlocal fired
@@ -94,14 +94,14 @@ def _hooked(node: JoinedNode, saves: tuple[int, Path] | None) -> Iterator[None]:
         if kwargs.get("closure") is not None or any(callable(argument) for argument in args[1:]):
             raise NotImplementedError("an optimizer that calls a closure computes gradients where no hook sees them")
         node.stop_computing()
+        saver.write()
         node.driver.before_step()
         node.start_computing()
 
     def after(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         node.stop_computing()
         node.driver.after_step()
-        if saves is not None and node.step_count % saves[0] == 0 and node.driver.at_boundary:
-            node.save(saves[1])
+        saver.mark()
         node.start_computing()
 
     def scaled(scaler: GradScaler, step: Callable[[], Any]) -> Any:
@@ -122,9 +122,30 @@ def _hooked(node: JoinedNode, saves: tuple[int, Path] | None) -> Iterator[None]:
     try:
         with watching(node.optimizer, scaled):
             yield
+            saver.write()
     finally:
         for hook in hooks:
             hook.remove()
+
+
+class _Saver:
+    """Saves every so many steps: marked when a step ends, written when the next begins.
+
+    By then schedulers and scalers have had their turn, and weights have not moved; what has is kept in the mark.
+    """
+
+    def __init__(self, node: JoinedNode, saves: tuple[int, Path] | None) -> None:
+        self._node, self._saves = node, saves
+        self._moment: checkpoint.Moment | None = None
+
+    def mark(self) -> None:
+        if self._saves is not None and self._node.step_count % self._saves[0] == 0 and self._node.driver.at_boundary:
+            self._moment = checkpoint.Moment.of(self._node)
+
+    def write(self) -> None:
+        if self._saves is not None and self._moment is not None:
+            checkpoint.save(self._node, self._saves[1], self._moment)
+            self._moment = None
 
 
 def _place() -> place.Place:

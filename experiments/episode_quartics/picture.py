@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import statistics
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from experiments.episode_quartics.__main__ import Result
 
-LEAST_SHOWN = 1e-6
+WINDOW = 10
 COLOURS = {"CELGC": "tab:red", "EPISODE": "tab:blue"}
 
 
 def draw(results: Mapping[tuple[str, int], Result], given: Mapping[tuple[str, int], float], path: Path) -> Path:
-    """Every seed's curve; a dotted line at the height given beforehand."""
+    """One curve per seed; a dotted line at the height given beforehand."""
     from matplotlib.figure import Figure
 
     hs = sorted({H for _, H in results})
@@ -22,18 +23,28 @@ def draw(results: Mapping[tuple[str, int], Result], given: Mapping[tuple[str, in
     panels: Any = figure.subplots(1, len(hs), sharey=True, squeeze=False)[0]
     for panel, H in zip(panels, hs, strict=True):
         for strategy, colour in COLOURS.items():
-            result = results[strategy, H]
-            for index, curve in enumerate(result.curves):
-                shown = [max(height, LEAST_SHOWN) for height in curve]
-                panel.plot(shown, color=colour, alpha=0.35, lw=0.7, label="" if index else strategy)
+            for curve in results[strategy, H].curves:
+                panel.loglog(range(1, len(curve) + 1), smoothed(curve), color=colour, alpha=0.6, lw=1)
             if (strategy, H) in given:
                 panel.axhline(given[strategy, H], color="black", ls=":", lw=1.2)
-        panel.set_yscale("log")
         panel.set_title(f"H = {H}")
-        panel.set_xlabel("rounds of 8 steps")
+        panel.set_xlabel("rounds, the start being 1")
         panel.grid(alpha=0.3)
-    panels[0].set_ylabel("f - f* of the average model")
+    # Empty curves, because those drawn are too faint for a legend.
+    for strategy, colour in COLOURS.items():
+        panels[0].plot([], [], color=colour, label=strategy)
+    panels[0].plot([], [], color="black", ls=":", label="given beforehand")
     panels[0].legend()
+    panels[0].set_ylabel(f"f - f* of the average model,\nmean of up to {WINDOW} rounds")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=130)
     return path
+
+
+def smoothed(curve: Sequence[float]) -> list[float]:
+    """Each height with those just before it: single rounds are too noisy to see one line behind another.
+
+    The window grows from nothing, so that the fall at the start is not hidden.
+    """
+    ends = range(1, len(curve) + 1)
+    return [statistics.mean(curve[end - min(WINDOW, 1 + end // 4) : end]) for end in ends]

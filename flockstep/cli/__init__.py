@@ -9,7 +9,7 @@ import torch
 import typer
 
 import flockstep
-from flockstep.cli import demo, simulate
+from flockstep.cli import demo, run, simulate
 
 _HELP = """
 Train in a flock, not in lockstep: PyTorch training on machines that are far
@@ -24,6 +24,10 @@ apart, uneven or unreliable.
   flockstep simulate DataParallel "LocalSGD(period=8)" --link "20 Mbit/s"
   flockstep simulate "CELGC(period=8, gamma=1.0)" --straggler 3:4x
   flockstep simulate --help
+
+\b
+[bold]And train your own script on several processes:[/bold]
+  flockstep run -n 4 train.py
 """
 
 app = typer.Typer(
@@ -38,6 +42,8 @@ app = typer.Typer(
 )
 app.command("demo", help=demo.HELP)(demo.demo)
 app.command("simulate", help=simulate.HELP)(simulate.simulate)
+# Whatever follows the script's name belongs to the script.
+app.command("run", help=run.HELP, context_settings={"allow_interspersed_args": False})(run.run)
 
 
 def _show_version(wanted: bool) -> None:

@@ -17,6 +17,7 @@ import re
 import shutil
 import tempfile
 import warnings
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,22 +32,44 @@ from flockstep.backends.loop.node import JoinedNode
 _KEPT_STEPS = 2
 
 
-def save(node: JoinedNode, folder: Path) -> Path:
-    """Write this node's part, whole or not at all; the two newest complete checkpoints are kept."""
-    node.flat.pull()
-    # In the middle of a step (a strategy waits for a second gradient), the step counts as not begun.
-    step = node.step_count - (0 if node.driver.at_boundary else 1)
-    tensors: dict[str, Tensor] = {"model": node.params.detach().cpu().clone()}
+@dataclass(frozen=True)
+class Moment:
+    """What would be lost between two steps: buffers and random states move on with the next forward pass."""
+
+    step: int
+    buffers: Tensor
+    tensors: dict[str, Tensor]
+    """Random states, and whatever of the model is neither trained nor averaged."""
+    random: dict[str, Any]
+
+    @classmethod
+    def of(cls, node: JoinedNode) -> Moment:
+        """This moment."""
+        node.flat.pull()
+        tensors = {f"rest/{name}": tensor.detach().cpu().clone() for name, tensor in node.flat.rest.items()}
+        # In the middle of a step (a strategy waits for a second gradient), the step counts as not begun.
+        step = node.step_count - (0 if node.driver.at_boundary else 1)
+        return cls(step, node.flat.buffers(node.params).clone(), tensors, _random_state(node, tensors))
+
+
+def save(node: JoinedNode, folder: Path, moment: Moment | None = None) -> Path:
+    """Write this node's part, whole or not at all; the two newest complete checkpoints are kept.
+
+    With a ``moment``, what was then: weights and optimizer are as they were until the next step.
+    """
+    moment = moment or Moment.of(node)
+    model = node.params.detach().clone()
+    node.flat.buffers(model).copy_(moment.buffers)
+    tensors = {"model": model.cpu(), **moment.tensors}
     tensors |= {f"kept/{name}": tensor.detach().cpu().clone() for name, tensor in node.kept.items()}
-    plain: dict[str, Any] = {"step": step, "size": node.size, "rank": node.rank}
+    plain: dict[str, Any] = {"step": moment.step, "size": node.size, "rank": node.rank, "random": moment.random}
     plain["optimizer"] = _flatten(node.optimizer.state_dict(), "optimizer", tensors)
     plain["also"] = [_flatten(thing.state_dict(), f"also/{i}", tensors) for i, thing in enumerate(node.also)]
-    plain["random"] = _random_state(node, tensors)
-    target = folder / f"step-{step:08d}"
+    target = folder / f"step-{moment.step:08d}"
     target.mkdir(parents=True, exist_ok=True)
     _write(target / f"node-{node.rank:04d}.safetensors", tensors, plain)
-    if node.rank == 0:
-        _forget_old(folder)
+    for step in complete(folder)[:-_KEPT_STEPS]:
+        shutil.rmtree(folder / f"step-{step:08d}", ignore_errors=True)
     return target
 
 
@@ -61,6 +84,8 @@ async def load(node: JoinedNode, folder: Path) -> bool:
             "  resume from a folder that all nodes share, or copy it to every node"
         )
     if not steps:
+        if any(folder.glob("step-*/node-*")):
+            warnings.warn(f"no checkpoint under {folder} is complete: training starts anew", stacklevel=2)
         return False
     step = max(steps)
     paths = sorted((folder / f"step-{step:08d}").glob("node-*.safetensors"))
@@ -94,6 +119,8 @@ def complete(folder: Path) -> list[int]:
 def _restore(node: JoinedNode, path: Path, *, exactly: bool) -> None:
     tensors, plain = _read(path)
     node.params.copy_(tensors["model"])
+    for name, tensor in node.flat.rest.items():
+        tensor.data.copy_(tensors[f"rest/{name}"])
     node.flat.push()
     node.optimizer.load_state_dict(_unflatten(plain["optimizer"], "optimizer", tensors))
     for i, thing in enumerate(node.also):
@@ -129,11 +156,6 @@ def _read_plain(path: Path) -> dict[str, Any]:
     with safe_open(path, "pt") as file:
         plain: dict[str, Any] = json.loads(file.metadata()["flockstep"])
         return plain
-
-
-def _forget_old(folder: Path) -> None:
-    for step in complete(folder)[:-_KEPT_STEPS]:
-        shutil.rmtree(folder / f"step-{step:08d}", ignore_errors=True)
 
 
 def _flatten(thing: Any, name: str, tensors: dict[str, Tensor]) -> Any:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 
-import numpy as np
 import torch
 
 from flockstep.backends.loop.node import JoinedNode
 from flockstep.errors import Mismatch
 from flockstep.message import Message
-from flockstep.parts.codecs.raw import Raw
 
 
 async def compare(node: JoinedNode, strategy: str) -> None:
@@ -31,11 +29,12 @@ async def compare(node: JoinedNode, strategy: str) -> None:
 
 
 async def take_weights_of_node_0(node: JoinedNode) -> None:
-    """Node 0's weights and buffers go to all, exactly."""
-    nothing = Message(torch.empty(0, dtype=torch.uint8), "nothing", (), torch.float32)
-    weights = Raw().encode(node.params, np.random.default_rng(0)) if node.rank == 0 else nothing
-    first = (await node.exchange([weights] * node.size, "door"))[0]
-    node.params.copy_(Raw().decode(first, node.params))
+    """Node 0's weights and buffers go to all, exactly: what is trained, and what is not."""
+    for tensor in (node.params, *node.flat.rest.values()):
+        mine = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+        message = Message(mine if node.rank == 0 else mine[:0], "weights", (), torch.uint8)
+        first = (await node.exchange([message] * node.size, "door"))[0]
+        tensor.data.copy_(first.data.to(mine.device).view(tensor.dtype).view(tensor.shape))
 
 
 def _text(data: bytes) -> Message:

@@ -21,6 +21,11 @@ class FlatModel:
             raise ValueError("this model has no trainable parameters: nothing to train together")
         buffers = [(name, b) for name, b in model.named_buffers() if b.is_floating_point()]
         self._tensors: list[tuple[str, Tensor]] = [*self._parameters, *buffers]
+        frozen = [(name, p) for name, p in model.named_parameters() if not p.requires_grad]
+        self.rest: dict[str, Tensor] = dict(
+            [*frozen, *((name, b) for name, b in model.named_buffers() if not b.is_floating_point())]
+        )
+        """What is not averaged: frozen parameters and integer buffers."""
         devices = {tensor.device for _, tensor in self._tensors}
         if len(devices) > 1:
             raise ValueError(
@@ -37,9 +42,14 @@ class FlatModel:
             for (_, tensor), view in zip(self._tensors, self._views, strict=True):
                 tensor.data = view
 
+    def buffers(self, vector: Tensor) -> Tensor:
+        """The part of a vector that holds buffers: all that changes between two steps."""
+        return vector[sum(parameter.numel() for _, parameter in self._parameters) :]
+
     def describe(self) -> list[str]:
         """One line per tensor, for nodes to compare: name, shape, dtype."""
-        return [f"{name} {tuple(tensor.shape)} {tensor.dtype}" for name, tensor in self._tensors]
+        everything = [*self._tensors, *self.rest.items()]
+        return [f"{name} {tuple(tensor.shape)} {tensor.dtype}" for name, tensor in everything]
 
     def pull(self) -> None:
         """Bring the vector up to date with the model."""

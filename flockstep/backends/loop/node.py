@@ -68,6 +68,10 @@ class JoinedNode(Node):
 
     # For the user ------------------------------------------------------------------------------------------------
 
+    def meet(self) -> None:
+        """Wait until every node has come here: after the loop, ``average_model`` then finds everyone's last step."""
+        self.driver.call(self.mean(torch.zeros(1), "meeting"))
+
     def average_model(self) -> nn.Module:
         """A copy of the model with the average of all living nodes' weights and float buffers, for evaluation.
 

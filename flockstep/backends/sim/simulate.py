@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -62,18 +62,19 @@ def simulate(
     _connect(world, network, units.seconds(timeout, "simulate.timeout"))
     clocks = _clocks(compute, nodes, seed)
     starts = (skew * stream(seed, 0, "skew").random(nodes)).tolist()
-    lives: list[Coroutine[Any, Any, Any]]
+    # Each is begun at its node's own start, so that a run that ends before then leaves nothing half begun.
+    programs: Sequence[Callable[[], Awaitable[Any]]]
     if workload is None and callable(program) and not hasattr(program, "run"):
-        lives = _function_nodes(world, program, clocks, starts)
+        programs = _function_nodes(world, program, clocks)
     else:
         check.has("simulate", "strategy", program, "run", kind="a strategy such as LocalSGD(period=8)")
         check.has("simulate", "workload", workload, "start", "gradient", "loss", "shard", kind="a workload")
-        lives = _training_nodes(world, program, workload, optimizer, clocks, starts)  # type: ignore[arg-type]
+        programs = _training_nodes(world, program, workload, optimizer, clocks)  # type: ignore[arg-type]
         # Of the whole problem, whichever shard is asked; but the number of nodes may be part of the problem.
         world.recorder = Recorder(world, workload.shard(0, nodes), on_row)  # type: ignore[union-attr]
     _declare(world, faults)
-    for node, life in zip(world.nodes, lives, strict=True):
-        world.kernel.start(life, node, main=True)
+    for node, begin, start in zip(world.nodes, programs, starts, strict=True):
+        world.kernel.start(world.life(node, begin, start), node, main=True)
     try:
         world.kernel.run()
     except FlockstepError as error:
@@ -95,34 +96,28 @@ def _clocks(compute: Compute | None, size: int, seed: int) -> list[Clock]:
 
 
 def _training_nodes(
-    world: World,
-    strategy: Strategy,
-    workload: Workload,
-    optimizer: OptimizerFactory,
-    clocks: list[Clock],
-    starts: list[float],
-) -> list[Coroutine[Any, Any, Any]]:
-    lives = []
-    for rank, start in enumerate(starts):
-        node = TrainingNode(world, rank, clocks[rank], workload.shard(rank, world.size), optimizer)
+    world: World, strategy: Strategy, workload: Workload, optimizer: OptimizerFactory, clocks: list[Clock]
+) -> Sequence[Callable[[], Awaitable[Any]]]:
+    programs = []
+    for rank, clock in enumerate(clocks):
+        node = TrainingNode(world, rank, clock, workload.shard(rank, world.size), optimizer)
         world.nodes.append(node)
-        lives.append(world.life(node, strategy.run(node), start))
-    return lives
+        programs.append(partial(strategy.run, node))
+    return programs
 
 
 def _function_nodes(
-    world: World, function: Callable[[], Any], clocks: list[Clock], starts: list[float]
-) -> list[Coroutine[Any, Any, Any]]:
+    world: World, function: Callable[[], Any], clocks: list[Clock]
+) -> Sequence[Callable[[], Awaitable[Any]]]:
     # Only here: strategies on workloads need no greenlets.
     from flockstep.backends.sim.joined import Fiber, SimJoinedNode, SimPlace
 
-    lives = []
-    for rank, start in enumerate(starts):
-        node = SimJoinedNode(world, rank, clocks[rank])
+    programs = []
+    for rank, clock in enumerate(clocks):
+        node = SimJoinedNode(world, rank, clock)
         world.nodes.append(node)
-        fiber = Fiber(function, SimPlace(node, world.seed))
-        lives.append(world.life(node, fiber, start))
-    return lives
+        programs.append(partial(Fiber, function, SimPlace(node, world.seed)))
+    return programs
 
 
 def _declare(world: World, faults: Sequence[Fault]) -> None:

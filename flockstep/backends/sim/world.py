@@ -49,10 +49,10 @@ class World:
             if self.recorder is not None:
                 self.recorder.lose()
 
-    async def life(self, node: SimNode, program: Awaitable[Any], start: float) -> None:
+    async def life(self, node: SimNode, program: Callable[[], Awaitable[Any]], start: float) -> None:
         """A node's whole run."""
         await Suspend(lambda task: self.kernel.at(start, self.kernel.resume, task))
-        self.results[node.rank] = await program
+        self.results[node.rank] = await program()
         node.tally.seconds = self.kernel.now
         if self.recorder is not None:
             self.recorder.finish(node)

@@ -1,0 +1,1 @@
+"""A laboratory of slow links on one machine, and what they leave of a training loop's speed."""

@@ -1,0 +1,84 @@
+"""The rows: the same loop with nothing, with torch's own ways to talk, and with ours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed.algorithms.model_averaging.averagers as averagers
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, post_localSGD_hook
+from torch.distributed.optim import PostLocalSGDOptimizer
+from torch.nn.parallel import DistributedDataParallel
+
+import flockstep as fs
+from benchmarks.slowlink.loop import Step, build, stepper
+from flockstep.strategy import Strategy
+
+# torch ships no types for these.
+dist: Any = torch.distributed
+PERIOD = 16
+ALONE = "no communication"
+# Never reached: what a step may be capped at does not matter for its time, and random text gives no large gradients.
+_GAMMA = 1e6
+
+OURS: dict[str, Strategy] = {
+    "DataParallel": fs.DataParallel(),
+    "CELGC, I = 4": fs.CELGC(period=4, gamma=_GAMMA),
+    "CELGC, I = 16": fs.CELGC(period=PERIOD, gamma=_GAMMA),
+    "CELGC, I = 16, bf16": fs.CELGC(period=PERIOD, gamma=_GAMMA, average=fs.Coded(codec=fs.Cast())),
+}
+
+Open = Callable[[ExitStack, int], Step]
+
+
+def alone(stack: ExitStack, batch: int) -> Step:
+    """The bare loop."""
+    return stepper(*build(), batch)
+
+
+def halved(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """Torch's bf16 hook by another name: under its own, DDP refuses it without NCCL, though gloo adds bf16 well."""
+    compressed: torch.futures.Future[torch.Tensor] = default_hooks.bf16_compress_hook(state, bucket)
+    return compressed
+
+
+def ddp(stack: ExitStack, batch: int, *, bf16: bool = False) -> Step:
+    """Torch's DDP, gradients in full or in half precision."""
+    model, optimizer = build()
+    parallel = DistributedDataParallel(model)
+    if bf16:
+        parallel.register_comm_hook(None, halved)
+    return stepper(parallel, optimizer, batch)
+
+
+def post_local_sgd(stack: ExitStack, batch: int) -> Step:
+    """Torch's local SGD: every node a group of its own between averages, and no warm-up."""
+    model, optimizer = build()
+    parallel = DistributedDataParallel(model)
+    own, _ = dist.new_subgroups(group_size=1)
+    state = post_localSGD_hook.PostLocalSGDState(process_group=None, subgroup=own, start_localSGD_iter=0)
+    parallel.register_comm_hook(state, post_localSGD_hook.post_localSGD_hook)
+    averager = averagers.PeriodicModelAverager(period=PERIOD, warmup_steps=0)
+    return stepper(parallel, PostLocalSGDOptimizer(optim=optimizer, averager=averager), batch)
+
+
+def joined(stack: ExitStack, batch: int, *, strategy: Strategy) -> Step:
+    """Ours: the bare loop and one line."""
+    model, optimizer = build()
+    stack.enter_context(fs.join(model, optimizer, strategy))
+    return stepper(model, optimizer, batch)
+
+
+TORCH: dict[str, Open] = {
+    "torch DDP": ddp,
+    "torch DDP, bf16 hook": partial(ddp, bf16=True),
+    "torch PostLocalSGD, period 16": post_local_sgd,
+}
+CONTENDERS: dict[str, Open] = {
+    ALONE: alone,
+    **TORCH,
+    **{name: partial(joined, strategy=strategy) for name, strategy in OURS.items()},
+}

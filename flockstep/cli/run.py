@@ -1,0 +1,150 @@
+"""``flockstep run``: your own script on several processes, by torch's elastic launcher."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import tempfile
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+
+from flockstep import check
+from flockstep.cli import consoles
+
+HELP = """Run your own training script on several processes, one node each.
+
+The script holds your loop with `with fs.join(model, optimizer, strategy)`.
+Everything after its name is the script's own. Ends with the script's exit code;
+when one node fails, the others are stopped.
+
+\b
+[bold]One machine[/bold]
+  flockstep run -n 4 train.py --lr 0.1
+  flockstep run -n 4 --max-restarts 2 train.py --resume checkpoints --every 100
+
+\b
+[bold]Two machines[/bold], the same line on both; the first one is named by both:
+  flockstep run -n 4 --nnodes 2 --rdzv-endpoint first.local:29400 train.py
+
+A thin wrapper of torchrun: `torchrun --nproc-per-node 4 train.py` works as well.
+"""
+
+# What a node may take to end by itself when told to, before it is killed.
+_GRACE = 10
+_LOOPBACK = "127.0.0.1"
+_NODES_WITHOUT_GPU = 2
+
+Script = Annotated[Path, typer.Argument(metavar="SCRIPT", help="Your training script.", show_default=False)]
+Arguments = Annotated[list[str] | None, typer.Argument(metavar="[ARGUMENTS]...", help="Its own arguments, untouched.")]
+Processes = Annotated[
+    int | None,
+    typer.Option("-n", "--nproc-per-node", help="Nodes on this machine; one per GPU unless given, 2 without GPUs."),
+]
+Machines = Annotated[int, typer.Option("--nnodes", help="How many machines; start this command on each.")]
+MachineRank = Annotated[
+    int | None,
+    typer.Option("--node-rank", help="This machine's number, to fix the order; dealt out unless given."),
+]
+Endpoint = Annotated[
+    str | None, typer.Option("--rdzv-endpoint", help="HOST:PORT of the first machine, where all of them meet.")
+]
+Restarts = Annotated[int, typer.Option("--max-restarts", help="How often to start all nodes again when one fails.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error of the launcher.")]
+
+
+def run(
+    script: Script,
+    arguments: Arguments = None,
+    nproc_per_node: Processes = None,
+    nnodes: Machines = 1,
+    node_rank: MachineRank = None,
+    rdzv_endpoint: Endpoint = None,
+    max_restarts: Restarts = 0,
+    debug: Debug = False,
+) -> None:
+    """Run a script on several processes."""
+    with consoles.plain_errors(debug=debug):
+        processes = check.whole("run", "-n", _processes() if nproc_per_node is None else nproc_per_node)
+        check.whole("run", "--nnodes", nnodes)
+        check.whole("run", "--max-restarts", max_restarts, at_least=0)
+        meeting = _meeting(nnodes, node_rank, rdzv_endpoint, max_restarts)
+        if not script.is_file():
+            raise ValueError(f"there is no script {str(script)!r} in {Path.cwd()}")
+        os.environ.setdefault("OMP_NUM_THREADS", str(max(1, _cores() // processes)))
+        code = _launch([str(script), *(arguments or ())], processes, nnodes, max_restarts, meeting)
+    raise typer.Exit(code)
+
+
+def _meeting(machines: int, rank: int | None, endpoint: str | None, restarts: int) -> dict[str, Any]:
+    """How the launchers of all machines find each other."""
+    if machines == 1:
+        if endpoint is not None or rank not in (None, 0):
+            raise ValueError("--rdzv-endpoint and --node-rank are for several machines; give --nnodes as well")
+        # A free port of this machine, by its number: looking up its name can take seconds.
+        place = {"rdzv_endpoint": f"{_LOOPBACK}:0", "local_addr": _LOOPBACK, "run_id": uuid.uuid4().hex}
+        return {"rdzv_backend": "c10d", **place}
+    if endpoint is None or not endpoint.rpartition(":")[2].isdigit():
+        raise ValueError(f"--rdzv-endpoint must be HOST:PORT of the first of {machines} machines, got {endpoint!r}")
+    place = {"rdzv_endpoint": endpoint, "run_id": "flockstep"}
+    if rank is None:
+        return {"rdzv_backend": "c10d", **place}
+    if not 0 <= rank < machines:
+        raise ValueError(f"--node-rank must be between 0 and {machines - 1}, got {rank}")
+    if restarts:
+        # Launchers with fixed numbers do not tell each other of a restart, and would wait for one another in vain.
+        raise ValueError("--max-restarts needs numbers that are dealt out; leave --node-rank away")
+    return {"rdzv_backend": "static", "rdzv_configs": {"rank": rank}, **place}
+
+
+def _launch(command: Sequence[str], processes: int, machines: int, restarts: int, meeting: dict[str, Any]) -> int:
+    """Hand over to torch, and give back the exit code."""
+    # Here, because it takes a while, and other commands have no use for it.
+    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    # The launcher would fill in ${local_rank}, and halve $$; the script's arguments are not its to change.
+    untouched = [word.replace("$", "$$") for word in command]
+    with tempfile.TemporaryDirectory(prefix="flockstep-") as logs:
+        config = LaunchConfig(
+            min_nodes=machines,
+            max_nodes=machines,
+            nproc_per_node=processes,
+            max_restarts=restarts,
+            shutdown_timeout=_GRACE,
+            logs_specs=DefaultLogsSpecs(log_dir=logs),
+            **meeting,
+        )
+        try:
+            elastic_launch(config, sys.executable)("-u", *untouched)
+        except ChildFailedError as error:
+            rank, failure = error.get_first_failure()
+            return _told(rank, failure.pid, failure.exitcode)
+        except SignalException as error:
+            if error.sigval == signal.SIGINT:
+                raise KeyboardInterrupt from None
+            consoles.complain(f"Stopped by {error.sigval.name}.")
+            return 128 + error.sigval
+    return 0
+
+
+def _told(rank: int, pid: int, code: int) -> int:
+    how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+    consoles.complain(f"Node {rank} (process {pid}) {how}; the others were stopped.")
+    # As a shell tells of a process that a signal ended.
+    return 128 - code if code < 0 else code
+
+
+def _processes() -> int:
+    return torch.cuda.device_count() or _NODES_WITHOUT_GPU
+
+
+def _cores() -> int:
+    # Those this process may use, which in a container are fewer than the machine has.
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
