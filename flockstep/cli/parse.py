@@ -19,6 +19,8 @@ import flockstep as fs
 from flockstep.workloads.convex import Logistic, Quadratics, Quartics
 from flockstep.workloads.language import CharLSTM, WordLSTM
 
+Parameters = Mapping[str, inspect.Parameter]
+
 
 def _public(package: str) -> dict[str, Any]:
     things = {name: getattr(fs, name) for name in fs.__all__}
@@ -92,34 +94,10 @@ class Language:
             raise ValueError(f"{name} is not called; leave its parentheses out")
         if constant:
             return thing
-        given = self._arguments(name, tree) if isinstance(tree, ast.Call) else {}
-        self._check(name, thing, given)
+        parameters = {k: p for k, p in inspect.signature(thing).parameters.items() if k not in self.withheld}
+        given = _arguments(name, tree, parameters) if isinstance(tree, ast.Call) else {}
+        _check(name, given, parameters)
         return thing(**{key: self._value(value) for key, value in given.items()})
-
-    def _arguments(self, name: str, call: ast.Call) -> dict[str, ast.expr]:
-        if call.args:
-            raise ValueError(f"{name} takes its arguments by keyword; write {self.example}, not {ast.unparse(call)}")
-        given: dict[str, ast.expr] = {}
-        for keyword in call.keywords:
-            if keyword.arg is None:
-                raise ValueError(f"{name}: write every argument out, {ast.unparse(keyword.value)!r} cannot be unpacked")
-            if keyword.arg in given:
-                raise ValueError(f"{name}.{keyword.arg} is given twice")
-            given[keyword.arg] = keyword.value
-        return given
-
-    def _check(self, name: str, thing: type, given: Mapping[str, ast.expr]) -> None:
-        parameters = {
-            key: parameter for key, parameter in inspect.signature(thing).parameters.items() if key not in self.withheld
-        }
-        for key in given:
-            if key not in parameters:
-                has = f"its arguments are {', '.join(parameters)}" if parameters else "it takes none"
-                raise ValueError(f"{name} has no argument {key!r}{_nearest(key, parameters)}; {has}")
-        missing = [key for key, p in parameters.items() if p.default is p.empty and key not in given]
-        if missing:
-            written = ", ".join(f"{key}=..." for key in [*given, *missing])
-            raise ValueError(f"{name} needs {' and '.join(missing)}; write {name}({written})")
 
     def _value(self, tree: ast.expr) -> Any:
         if isinstance(tree, ast.Name | ast.Call):
@@ -138,6 +116,31 @@ class Language:
         else:
             kind, listed = "part", f"there are {', '.join(sorted(known))}; text goes in quotes, as in {name!r}"
         return f"there is no {kind} {name!r}{_nearest(name, known)}; {listed}"
+
+
+def _arguments(name: str, call: ast.Call, parameters: Parameters) -> dict[str, ast.expr]:
+    if call.args:
+        said = ", ".join(f"{key}={ast.unparse(value)}" for key, value in zip(parameters, call.args, strict=False))
+        raise ValueError(f"{name} takes arguments by keyword only; write {name}({said}), not {ast.unparse(call)}")
+    given: dict[str, ast.expr] = {}
+    for keyword in call.keywords:
+        if keyword.arg is None:
+            raise ValueError(f"{name}: write every argument out, {ast.unparse(keyword.value)!r} cannot be unpacked")
+        if keyword.arg in given:
+            raise ValueError(f"{name}.{keyword.arg} is given twice")
+        given[keyword.arg] = keyword.value
+    return given
+
+
+def _check(name: str, given: Mapping[str, ast.expr], parameters: Parameters) -> None:
+    for key in given:
+        if key not in parameters:
+            has = f"its arguments are {', '.join(parameters)}" if parameters else "it takes none"
+            raise ValueError(f"{name} has no argument {key!r}{_nearest(key, parameters)}; {has}")
+    missing = [key for key, p in parameters.items() if p.default is p.empty and key not in given]
+    if missing:
+        written = ", ".join(f"{key}=..." for key in [*given, *missing])
+        raise ValueError(f"{name} needs {' and '.join(missing)}; write {name}({written})")
 
 
 def _called(tree: ast.Name | ast.Call) -> str:

@@ -36,7 +36,7 @@ luck. Ends with a table, a picture and a CSV file of rows.
 \b
 A character LSTM, half a minute:
   flockstep simulate DataParallel "CELGC(period=8, gamma=2.0)" \\
-    --workload shakespeare --lr 16 --nodes 4
+    --workload shakespeare --lr 4 --nodes 4
 
 \b
 Models sent with half the bits:

@@ -1,0 +1,177 @@
+"""The examples, run as a user runs them: by their command lines."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from flockstep.workloads.datasets import data_folder
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
+FLOCK = [str(Path(sys.executable).with_name("flockstep")), "run", "-n", "2"]
+TINY = ["--hidden", "16", "--batch", "4", "--length", "16"]
+
+
+def command(*arguments, launcher=(sys.executable,)):
+    name, *rest = arguments
+    return [*launcher, str(EXAMPLES / name), *map(str, rest)]
+
+
+def run(*arguments, launcher=(sys.executable,)):
+    # From the root, where data folders are looked for unless FLOCKSTEP_DATA names another.
+    done = subprocess.run(command(*arguments, launcher=launcher), cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def weights(folder):
+    return load_file(folder / "shakespeare.safetensors")
+
+
+def assert_same_bits(left, right):
+    assert left.keys() == right.keys()
+    for name, tensor in left.items():
+        assert torch.equal(tensor, right[name]), name
+
+
+def needs_data(name):
+    try:
+        data_folder(name)
+    except FileNotFoundError as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in EXAMPLES.glob("*.py")))
+def test_the_help_teaches(name):
+    said = run(name, "--help")
+    assert all(word in said for word in ("flockstep run -n", "torchrun", "--strategy", "--resume", "--steps", "--out"))
+
+
+def test_every_example_has_its_line():
+    page = (EXAMPLES / "README.md").read_text()
+    assert all(path.name in page for path in EXAMPLES.glob("*.py"))
+
+
+def test_shakespeare_alone(tmp_path):
+    said = run("shakespeare.py", "--steps", 4, *TINY, "--out", tmp_path, "--losses", tmp_path / "losses")
+    assert "node 0 of 1" in said
+    assert "validation loss" in said
+    assert len(json.loads((tmp_path / "losses-0").read_text())) == 4
+    assert all(tensor.isfinite().all() for tensor in weights(tmp_path).values())
+
+
+def test_a_strategy_that_cannot_be_read_is_told(tmp_path):
+    done = subprocess.run(command("shakespeare.py", "--strategy", "CELGC"), capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "--strategy: CELGC needs period and gamma" in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "launcher",
+    [FLOCK, [str(Path(sys.executable).with_name("torchrun")), "--standalone", "--nproc-per-node", "2"]],
+    ids=["flockstep run", "torchrun"],
+)
+def test_shakespeare_in_a_flock(tmp_path, launcher):
+    said = run("shakespeare.py", "--steps", 10, *TINY, "--out", tmp_path, launcher=launcher)
+    assert "node 0 of 2" in said
+    assert "node 1 of 2" in said
+    assert said.count("validation loss") == 1
+    assert weights(tmp_path)
+
+
+@pytest.mark.slow
+def test_data_parallel_is_what_ddp_of_torch_is(tmp_path):
+    shape = ["--steps", 100, *TINY, "--seed", 3]
+    run(
+        "shakespeare.py",
+        *[*shape, "--strategy", "DataParallel", "--out", tmp_path / "ours", "--losses", tmp_path / "ours"],
+        launcher=FLOCK,
+    )
+    run(
+        "shakespeare.py",
+        *[*shape, "--ddp", "--out", tmp_path / "theirs", "--losses", tmp_path / "theirs"],
+        launcher=FLOCK,
+    )
+    for rank in range(2):
+        ours, theirs = (json.loads((tmp_path / f"{who}-{rank}").read_text()) for who in ("ours", "theirs"))
+        assert len(ours) == 100
+        assert ours == pytest.approx(theirs, rel=1e-4)
+        # Not because nothing happened.
+        assert sum(ours[-10:]) < 0.9 * sum(ours[:10])
+
+
+@contextmanager
+def killed_in_the_middle(arguments, launcher):
+    """A run of two nodes of which the second was killed at a tenth of the way."""
+    process = subprocess.Popen(
+        command(*arguments, launcher=launcher),
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        pid = None
+        for line in process.stdout:
+            if "node 1 of 2 is process" in line:
+                pid = int(line.split()[-1])
+            if line.startswith("step "):
+                break
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        yield process
+    finally:
+        process.terminate()
+        process.communicate(timeout=60)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["DataParallel", "CELGC(period=8, gamma=1.0)"])
+def test_killed_and_resumed_is_never_interrupted(tmp_path, strategy):
+    shape = ["shakespeare.py", "--steps", 203, *TINY, "--strategy", strategy]
+    run(*shape, "--out", tmp_path / "whole", launcher=FLOCK)
+
+    again = [*shape, "--out", tmp_path / "parts", "--resume", tmp_path / "checkpoints", "--every", 5]
+    with killed_in_the_middle(again, FLOCK) as process:
+        assert process.wait(timeout=60) == 128 + signal.SIGKILL
+    assert not (tmp_path / "parts").exists()
+    assert any((tmp_path / "checkpoints").glob("step-*"))
+
+    losses = tmp_path / "losses"
+    run(*again, "--losses", losses, launcher=FLOCK)
+    assert 0 < len(json.loads((tmp_path / "losses-0").read_text())) < 203
+    assert_same_bits(weights(tmp_path / "parts"), weights(tmp_path / "whole"))
+
+
+@pytest.mark.slow
+def test_a_restarted_flock_resumes_by_itself(tmp_path):
+    shape = ["shakespeare.py", "--steps", 203, *TINY]
+    run(*shape, "--out", tmp_path / "whole", launcher=FLOCK)
+    again = [*shape, "--out", tmp_path / "parts", "--resume", tmp_path / "checkpoints", "--every", 5]
+    with killed_in_the_middle(again, [*FLOCK, "--max-restarts", "1"]) as process:
+        assert process.communicate(timeout=120)[0].count("node 1 of 2 is process") == 1
+        assert process.returncode == 0
+    assert_same_bits(weights(tmp_path / "parts"), weights(tmp_path / "whole"))
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "small", "says"),
+    [
+        ("cifar10_resnet.py", "cifar10", ["--batch", 8, "--validate", 50], "test accuracy"),
+        ("wikitext2_lstm.py", "wikitext-2", ["--batch", 2, "--width", 8, "--validate", 200], "validation perplexity"),
+    ],
+)
+def test_three_steps_on_files(tmp_path, name, data, small, says):
+    needs_data(data)
+    said = run(name, "--steps", 3, *small, "--out", tmp_path)
+    assert says in said
+    assert load_file(next(tmp_path.glob("*.safetensors")))
