@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -19,6 +20,7 @@ from flockstep.strategy import Strategy
 
 # torch ships no types for these.
 dist: Any = torch.distributed
+hooks: Any = post_localSGD_hook
 PERIOD = 16
 ALONE = "no communication"
 # Never reached: what a step may be capped at does not matter for its time, and random text gives no large gradients.
@@ -31,12 +33,21 @@ OURS: dict[str, Strategy] = {
     "CELGC, I = 16, bf16": fs.CELGC(period=PERIOD, gamma=_GAMMA, average=fs.Coded(codec=fs.Cast())),
 }
 
-Open = Callable[[ExitStack, int], Step]
+
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    """How large the model and its batch are."""
+
+    hidden: int
+    batch: int
 
 
-def alone(stack: ExitStack, batch: int) -> Step:
+Open = Callable[[ExitStack, Size], Step]
+
+
+def alone(stack: ExitStack, size: Size) -> Step:
     """The bare loop."""
-    return stepper(*build(), batch)
+    return stepper(*build(size.hidden), size.batch)
 
 
 def halved(state: Any, bucket: Any) -> Any:
@@ -48,31 +59,31 @@ def halved(state: Any, bucket: Any) -> Any:
 halved.__annotations__ = default_hooks.bf16_compress_hook.__annotations__
 
 
-def ddp(stack: ExitStack, batch: int, *, bf16: bool = False) -> Step:
+def ddp(stack: ExitStack, size: Size, *, bf16: bool = False) -> Step:
     """Torch's DDP, gradients in full or in half precision."""
-    model, optimizer = build()
+    model, optimizer = build(size.hidden)
     parallel = DistributedDataParallel(model)
     if bf16:
         parallel.register_comm_hook(None, halved)
-    return stepper(parallel, optimizer, batch)
+    return stepper(parallel, optimizer, size.batch)
 
 
-def post_local_sgd(stack: ExitStack, batch: int) -> Step:
+def post_local_sgd(stack: ExitStack, size: Size) -> Step:
     """Torch's local SGD: every node a group of its own between averages, and no warm-up."""
-    model, optimizer = build()
+    model, optimizer = build(size.hidden)
     parallel = DistributedDataParallel(model)
     own, _ = dist.new_subgroups(group_size=1)
-    state = post_localSGD_hook.PostLocalSGDState(process_group=None, subgroup=own, start_localSGD_iter=0)
-    parallel.register_comm_hook(state, post_localSGD_hook.post_localSGD_hook)
+    state = hooks.PostLocalSGDState(process_group=None, subgroup=own, start_localSGD_iter=0)
+    parallel.register_comm_hook(state, hooks.post_localSGD_hook)
     averager = averagers.PeriodicModelAverager(period=PERIOD, warmup_steps=0)
-    return stepper(parallel, PostLocalSGDOptimizer(optim=optimizer, averager=averager), batch)
+    return stepper(parallel, PostLocalSGDOptimizer(optim=optimizer, averager=averager), size.batch)
 
 
-def joined(stack: ExitStack, batch: int, *, strategy: Strategy) -> Step:
+def joined(stack: ExitStack, size: Size, *, strategy: Strategy) -> Step:
     """Ours: the bare loop and one line."""
-    model, optimizer = build()
+    model, optimizer = build(size.hidden)
     stack.enter_context(fs.join(model, optimizer, strategy))
-    return stepper(model, optimizer, batch)
+    return stepper(model, optimizer, size.batch)
 
 
 TORCH: dict[str, Open] = {

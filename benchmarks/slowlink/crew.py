@@ -7,7 +7,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from typing import IO, Any
+from contextlib import ExitStack
+from typing import IO, Any, NamedTuple
 
 from benchmarks.slowlink.lab import Lab
 
@@ -21,39 +22,45 @@ def run_everywhere(lab: Lab, module: str, *words: str, timeout: float) -> list[d
     stderr is passed on as it comes: that is where it says how far it is.
     """
     command = [sys.executable, "-m", module, *words]
-    started: list[subprocess.Popen[bytes]] = []
-    files: list[tuple[IO[bytes], IO[bytes]]] = []
-    try:
+    crew: list[Member] = []
+    with ExitStack() as stack:
         for node in lab.nodes:
-            out, err = tempfile.TemporaryFile(), tempfile.TemporaryFile()
-            files.append((out, err))
+            out, err = (stack.enter_context(tempfile.TemporaryFile()) for _ in range(2))
             environment = lab.torch_environment(node.rank)
-            started.append(node.start(command, environment, stdout=out, stderr=err if node.rank else None))
-        _wait(started, files, module, time.monotonic() + timeout)
-        return [json.loads(_text(out).splitlines()[-1]) for out, _ in files]
-    finally:
-        for process in started:
-            process.kill()
-            process.wait()
-        for pair in files:
-            for file in pair:
-                file.close()
+            process = node.start(command, environment, stdout=out, stderr=err if node.rank else None)
+            stack.callback(_end, process)
+            crew.append(Member(node.rank, process, out, err))
+        _wait(crew, module, timeout)
+        return [json.loads(_text(member.out).splitlines()[-1]) for member in crew]
 
 
-def _wait(
-    started: list[subprocess.Popen[bytes]], files: list[tuple[IO[bytes], IO[bytes]]], module: str, deadline: float
-) -> None:
-    while any(process.poll() is None for process in started):
-        for rank, process in enumerate(started):
-            # One that failed leaves the others waiting for it: they need not.
-            if process.poll():
-                raise RuntimeError(f"{module} failed on node {rank}: {_text(files[rank][1])[-2000:] or 'see above'}")
+class Member(NamedTuple):
+    """One node's process, and what it says."""
+
+    rank: int
+    process: subprocess.Popen[bytes]
+    out: IO[bytes]
+    err: IO[bytes]
+
+
+def _wait(crew: list[Member], module: str, timeout: float) -> None:
+    deadline = time.monotonic() + timeout
+    while True:
+        states = [member.process.poll() for member in crew]
+        # One that failed leaves the others waiting for it: they need not.
+        for member, state in zip(crew, states, strict=True):
+            if state:
+                raise RuntimeError(f"{module} failed on node {member.rank}: {_text(member.err)[-2000:] or 'see above'}")
+        if None not in states:
+            return
         if time.monotonic() > deadline:
-            raise RuntimeError(f"{module} took too long")
+            raise RuntimeError(f"{module} took longer than {timeout:g} s")
         time.sleep(_GLANCE)
-    for rank, process in enumerate(started):
-        if process.returncode:
-            raise RuntimeError(f"{module} failed on node {rank}: {_text(files[rank][1])[-2000:] or 'see above'}")
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.wait()
 
 
 def _text(file: IO[bytes]) -> str:

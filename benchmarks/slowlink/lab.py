@@ -1,8 +1,8 @@
 """Nodes with slow links on one machine: ``with Lab(nodes=2, rate="100 Mbit/s") as lab: lab.nodes[0].start([...])``.
 
-Each node is a network namespace with one cable to a switch, which is a bridge in a namespace of its own, so that nothing
-of the machine's own network changes. Both directions of a cable are limited by a token bucket. Whatever happens inside
-the ``with``, namespaces and processes are gone after it; those of a run that was killed go when the next one begins.
+Each node is a network namespace with one cable to a switch, a bridge in a namespace of its own, so that nothing of the
+machine's own network changes. Both directions of a cable are limited by a token bucket. Whatever happens inside the
+``with``, namespaces and processes are gone after it; those of a run that was killed go when the next one begins.
 """
 
 from __future__ import annotations
@@ -113,8 +113,8 @@ class Lab:
         run("ip", *inside, "link", "add", *veth, purpose="virtual cables (veth)")
         run("ip", *inside, "addr", "add", f"{node.address}/16", "dev", INTERFACE, purpose="addresses")
         run("ip", *outside, "link", "set", port, "master", "switch", purpose="bridges")
-        for end in ((*inside, "link", "set", "lo"), (*inside, "link", "set", INTERFACE), (*outside, "link", "set", port)):
-            run("ip", *end, "up", purpose="network interfaces")
+        for where, device in ((inside, "lo"), (inside, INTERFACE), (outside, port)):
+            run("ip", *where, "link", "set", device, "up", purpose="network interfaces")
         for where, device in ((inside, INTERFACE), (outside, port)):
             run("tc", *where, "qdisc", "add", "dev", device, "root", *self._limit(), purpose="token buckets (tc tbf)")
 

@@ -11,20 +11,20 @@ from torch.nn.functional import cross_entropy
 
 from flockstep.workloads.language import RecurrentModel
 
-VOCABULARY, EMBEDDING, HIDDEN, LENGTH = 100, 128, 384, 32
+VOCABULARY, EMBEDDING, LENGTH = 100, 128, 32
 Step = Callable[[], None]
 
 
-def build() -> tuple[nn.Module, torch.optim.Optimizer]:
+def build(hidden: int) -> tuple[nn.Module, torch.optim.Optimizer]:
     """The same model on every node, and its optimizer."""
     torch.manual_seed(0)
-    model = RecurrentModel(vocabulary=VOCABULARY, embedding=EMBEDDING, hidden=HIDDEN, layers=1, tied=False)
+    model = RecurrentModel(vocabulary=VOCABULARY, embedding=EMBEDDING, hidden=hidden, layers=1, tied=False)
     return model, torch.optim.SGD(model.parameters(), lr=0.1)
 
 
-def parameters() -> int:
+def parameters(hidden: int) -> int:
     """How many numbers the model has."""
-    return sum(parameter.numel() for parameter in build()[0].parameters())
+    return sum(parameter.numel() for parameter in build(hidden)[0].parameters())
 
 
 def stepper(model: nn.Module, optimizer: torch.optim.Optimizer, batch: int, length: int = LENGTH) -> Step:
@@ -34,7 +34,7 @@ def stepper(model: nn.Module, optimizer: torch.optim.Optimizer, batch: int, leng
     def step() -> None:
         optimizer.zero_grad()
         logits = model(text[:-1])
-        cross_entropy(logits.flatten(0, 1), text[1:].flatten()).backward()
+        cross_entropy(logits.flatten(0, 1), text[1:].flatten()).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
 
     return step

@@ -10,25 +10,28 @@ import argparse
 import gc
 import json
 import os
+import statistics
 import sys
 from contextlib import ExitStack
 from typing import Any
 
 import torch
 
-from benchmarks.slowlink.contenders import CONTENDERS, PERIOD
+from benchmarks.slowlink.contenders import CONTENDERS, PERIOD, Size
 from benchmarks.slowlink.loop import Step, build, parameters, seconds_per_step, stepper
 
 dist: Any = torch.distributed
-# Of the time of a bare step, so much goes over the link: DDP, which hides little of it here, keeps about 1 / (1 + this).
+# How long the link needs for a gradient, in bare steps. DDP, which hides little of it here, keeps about 1 / (1 + this).
 _TALK_PER_COMPUTE = 1.35
-_TRIED = (8, 24)
+_STEPS_AT_A_TIME = 4
+_FIRST_TRIED, _TRIES, _LARGEST = 32, 4, 1024
 
 
 def main() -> None:
     """Calibrate, warm up, measure."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--bytes-per-second", type=float, required=True, help="what the link gives")
+    parser.add_argument("--hidden", type=int, required=True, help="width of the LSTM")
     parser.add_argument("--rounds", type=int, required=True)
     options = parser.parse_args()
     rank = int(os.environ["RANK"])
@@ -37,37 +40,55 @@ def main() -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     try:
-        batch = _find_batch(options.bytes_per_second)
-        told = {"batch": batch, "parameters": parameters(), "seconds": _measure(batch, options.rounds, rank)}
+        size = Size(hidden=options.hidden, batch=_find_batch(options.hidden, options.bytes_per_second))
+        seconds = _measure(size, options.rounds, rank)
     finally:
         dist.destroy_process_group()
-    print(json.dumps(told))
+    print(json.dumps({"batch": size.batch, "parameters": parameters(size.hidden), "seconds": seconds}))
 
 
-def _find_batch(bytes_per_second: float) -> int:
+def _find_batch(hidden: int, bytes_per_second: float) -> int:
     """The batch whose step takes as long as the link needs for the gradient, divided by the ratio above."""
-    small, large = (_slowest(stepper(*build(), batch), steps=10) for batch in _TRIED)
-    per_sequence = max(1e-6, (large - small) / (_TRIED[1] - _TRIED[0]))
     n = dist.get_world_size()
-    talk = 2 * (n - 1) / n * 4 * parameters() / bytes_per_second
-    wanted = _TRIED[0] + (talk / _TALK_PER_COMPUTE - small) / per_sequence
-    return max(2, round(wanted))
+    wanted = 2 * (n - 1) / n * 4 * parameters(hidden) / bytes_per_second / _TALK_PER_COMPUTE
+    batch = _FIRST_TRIED
+    for _ in range(_TRIES):
+        step = stepper(*build(hidden), batch)
+        step()
+        took = statistics.median(_slowest(step, steps=3) for _ in range(3))
+        # A step has a part that does not grow with the batch, so that one look is not enough.
+        batch = min(_LARGEST, max(1, round(batch * min(3.0, max(1 / 3, wanted / took)))))
+    return batch
 
 
-def _measure(batch: int, rounds: int, rank: int) -> dict[str, list[float]]:
-    seconds: dict[str, list[float]] = {name: [] for name in CONTENDERS}
+def _measure(size: Size, rounds: int, rank: int) -> dict[str, list[float]]:
+    """Seconds per step of each contender, one number per round of PERIOD steps."""
     with ExitStack() as stack:
-        steps = {name: open_row(stack, batch) for name, open_row in CONTENDERS.items()}
+        steps = {name: open_row(stack, size) for name, open_row in CONTENDERS.items()}
         for name, step in steps.items():
-            _say(rank, f"warming up {name}, batch {batch}")
+            _say(rank, f"warming up {name}, batch {size.batch}")
             _slowest(step, PERIOD)
-        for turn in range(rounds):
-            _say(rank, f"round {turn + 1} of {rounds}")
-            names = list(steps)
-            # Another order each time, so that nobody always follows the same one.
-            for name in names[turn % len(names) :] + names[: turn % len(names)]:
-                seconds[name].append(_slowest(steps[name], PERIOD))
+        seconds: dict[str, list[float]] = {name: [] for name in steps}
+        for number in range(rounds):
+            _say(rank, f"round {number + 1} of {rounds}")
+            for name, took in _round(steps, number).items():
+                seconds[name].append(took)
     return seconds
+
+
+def _round(steps: dict[str, Step], number: int) -> dict[str, float]:
+    """A period of every contender, a few steps at a time: whatever else the machine does then meets all alike."""
+    mine = torch.zeros(len(steps), dtype=torch.float64)
+    order = list(enumerate(steps.values()))
+    for turn in range(PERIOD // _STEPS_AT_A_TIME):
+        # Another order each time, so that nobody always follows the same one.
+        first = (3 * number + turn) % len(order)
+        for place, step in order[first:] + order[:first]:
+            gc.collect()
+            dist.barrier()
+            mine[place] += seconds_per_step(step, _STEPS_AT_A_TIME) * _STEPS_AT_A_TIME / PERIOD
+    dist.all_reduce(mine, op=dist.ReduceOp.MAX)
+    return dict(zip(steps, mine.tolist(), strict=True))
 
 
 def _slowest(step: Step, steps: int) -> float:

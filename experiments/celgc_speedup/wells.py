@@ -21,19 +21,23 @@ class Wells:
     """f(x) = sum_k a_k (cosh x_k - x_k^2): two wells per coordinate, and walls that steepen without bound.
 
     Scales a are spread evenly in the logarithm from 1/condition to 1. Gradients have Gaussian noise; every node
-    has the same f. The number training is about, and what a run records, is the norm of the exact gradient.
+    has the same f. Every other coordinate starts up the ``wall``, where a step without a clip is thrown out, the
+    rest so close to the ``ridge`` between the wells that noise can decide: nodes that never meet fall into
+    different ones. The number training is about, and what a run records, is the norm of the exact gradient.
     """
 
     dim: int = 64
-    condition: float = 10.0
+    condition: float = 2.0
     noise: float = 1.0
-    x0: float = 8.0
+    wall: float = 8.0
+    ridge: float = 0.15
 
     def __post_init__(self) -> None:
         check.whole(self, "dim", self.dim)
         check.positive(self, "condition", self.condition)
         check.not_negative(self, "noise", self.noise)
-        check.real(self, "x0", self.x0)
+        check.real(self, "wall", self.wall)
+        check.real(self, "ridge", self.ridge)
 
     @cached_property
     def scales(self) -> Vector:
@@ -46,8 +50,10 @@ class Wells:
         return self.noise * math.sqrt(self.dim)
 
     def start(self) -> Tensor:
-        """High up the walls, where the gradient is far longer than its noise."""
-        return torch.full((self.dim,), self.x0, dtype=torch.float64)
+        """Up the wall and near the ridge, in turns."""
+        x = torch.full((self.dim,), self.wall, dtype=torch.float64)
+        x[1::2] = self.ridge
+        return x
 
     def slope(self, x: Tensor) -> Vector:
         """The exact gradient: ``a (sinh x - 2 x)``."""

@@ -39,6 +39,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--size", choices=SIZES, default="small", help="'paper' is 3 layers of 1150 and wants a GPU")
     parser.add_argument("--steps", type=int, help="steps of each node; a multiple of 16, so that no round stays open")
     parser.add_argument("--rates", type=float, nargs="+", help="the grid of learning rates")
+    parser.add_argument("--constant", action="store_true", help="do not let the rate go down; rows are kept apart")
+    parser.add_argument("--seed", type=int, help="of weights, shards and batches; other than 0, rows are kept apart")
     parser.add_argument("--workers", type=int, help="how many runs at a time")
     parser.add_argument("--device", help="a torch device such as cpu or cuda")
     parser.add_argument("--redraw", action="store_true", help="train nothing: table and picture from the kept rows")
@@ -52,7 +54,11 @@ def _size(options: argparse.Namespace) -> Size:
     size = SIZES[options.size]
     if options.quick:
         size = size.quick()
-    given = {name: getattr(options, name) for name in ("steps", "rates", "workers", "device")}
+    if options.constant:
+        size = replace(size, name=f"{size.name}_constant", decay=0.0)
+    if options.seed:
+        size = replace(size, name=f"{size.name}_seed{options.seed}")
+    given = {name: getattr(options, name) for name in ("steps", "rates", "seed", "workers", "device")}
     return replace(size, **{name: value for name, value in given.items() if value is not None})
 
 

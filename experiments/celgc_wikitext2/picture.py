@@ -26,13 +26,17 @@ def draw(record: Record, path: Path, title: str) -> Path:
         _draw_curves(panel, record, axis)
     _draw_grid(panels[3], record)
     for panel in panels:
-        panel.set_yscale("log")
         panel.set_ylabel("validation perplexity")
         panel.grid(alpha=0.3, which="both")
         panel.legend(fontsize=8)
     figure.suptitle(title)
     figure.savefig(path, dpi=130)
     return path
+
+
+def _plain(value: float, _: Any) -> str:
+    # A logarithmic axis has too many minor ticks to name them all.
+    return f"{value:g}" if f"{value:e}"[0] in "1246" else ""
 
 
 def _draw_curves(panel: Any, record: Record, axis: str) -> None:
@@ -44,11 +48,17 @@ def _draw_curves(panel: Any, record: Record, axis: str) -> None:
     label, scale = _AXES[axis]
     panel.set_xlabel(label)
     panel.set_xscale(scale)
+    panel.set_yscale("log")
+    panel.yaxis.set_major_formatter(_plain)
+    panel.yaxis.set_minor_formatter(_plain)
 
 
 def _draw_grid(panel: Any, record: Record) -> None:
     for method in METHODS:
         runs = sorted((run for run in record.runs if run["method"] == method), key=lambda run: float(run["rate"]))
         panel.plot([run["rate"] for run in runs], [run["perplexity"] for run in runs], marker="o", label=method)
-    panel.set_xlabel("learning rate (grid), final perplexity")
+    rates = sorted({run["rate"] for run in record.runs})
+    panel.set_xlabel("learning rate: the whole grid")
     panel.set_xscale("log")
+    panel.set_xticks(rates, labels=[f"{rate:g}" for rate in rates])
+    panel.set_xticks([], minor=True)

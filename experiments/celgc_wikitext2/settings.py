@@ -33,6 +33,8 @@ class Size:
     steps: int
     rates: tuple[float, ...]
     """The grid of learning rates, the same for every method; the likeliest first, in case time runs out."""
+    decay: float
+    """The last part of the steps, in which the rate goes down to zero; 0 holds it."""
     record_every: int
     """Odd, so that records fall into every phase of a round, not only where the nodes have just met."""
     curve_windows: int
@@ -68,9 +70,10 @@ class Size:
 SMALL = Size(
     name="small",
     model={"embedding": 64, "hidden": 128, "layers": 1, "tied": True, "batch": 4, "length": 20},
-    steps=640,
+    steps=512,
     rates=(20.0, 40.0, 10.0),
-    record_every=45,
+    decay=0.5,
+    record_every=35,
     curve_windows=128,
     final_windows=2048,
     bandwidth="100 Mbit/s",
@@ -83,6 +86,7 @@ PAPER = Size(
     model={"embedding": 400, "hidden": 1150, "layers": 3, "tied": True, "batch": 10, "length": 35},
     steps=1056,
     rates=(30.0, 10.0, 20.0),
+    decay=0.0,
     record_every=45,
     curve_windows=512,
     final_windows=6218,

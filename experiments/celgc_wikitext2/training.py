@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 import flockstep as fs
+from experiments.celgc_wikitext2.schedule import decaying_sgd
 from experiments.celgc_wikitext2.settings import CLIP_AT, METHODS, NODES, TRAINING_TOKENS, Size
 from flockstep.workloads.language import WordLSTM
 
@@ -72,7 +73,7 @@ def run(job: Job, points: Queue[Figures]) -> Figures:
             workload,
             nodes=NODES,
             steps=size.steps,
-            optimizer=partial(torch.optim.SGD, lr=job.rate),
+            optimizer=partial(decaying_sgd, rate=job.rate, steps=size.steps, decay=size.decay),
             network=size.network,
             compute=fs.Compute(step=size.gradient_time),
             record_every=size.record_every,

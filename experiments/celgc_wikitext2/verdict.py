@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from statistics import geometric_mean, median
 from typing import Any
 
 from experiments.celgc_wikitext2.record import Record
@@ -35,10 +37,12 @@ def side_by_side(record: Record) -> list[Figures]:
             "rate": run["rate"],
             "perplexity": run["perplexity"],
             "to baseline": run["perplexity"] / base["perplexity"],
+            "of last records": _of_last_records(record, run) / _of_last_records(record, base),
             "MB sent": run["bytes_per_node"] / 1e6,
             "fewer bytes": base["bytes_per_node"] / run["bytes_per_node"],
             "clipped": run["clipped_share"],
-            "spread": run["largest_spread"],
+            "largest spread": run["largest_spread"],
+            "median spread": median(point["spread"] for point in record.curve(run)[1:-1]),
             "spread/norm": run["spread_share_of_norm"],
             "virtual s": run["virtual_s"],
             "to level": _seconds_to(level, record.curve(run)),
@@ -49,9 +53,15 @@ def side_by_side(record: Record) -> list[Figures]:
 
 
 def grid(record: Record) -> list[Figures]:
-    """Every run: perplexity and how often steps were clipped."""
+    """Every run, by method and rate, with its ratio to the baseline at the same rate."""
+    at_rate = {run["rate"]: run["perplexity"] for run in record.runs if run["method"] == BASELINE}
+    order = list(METHODS)
     names = ("method", "rate", "gamma", "perplexity", "clipped_share", "largest_spread", "skipped", "wall_s", "note")
-    return [{name: run[name] for name in names if name in run} for run in record.runs]
+    return [
+        {name: run[name] for name in names if name in run}
+        | {"to baseline at this rate": run["perplexity"] / at_rate.get(run["rate"], math.nan)}
+        for run in sorted(record.runs, key=lambda run: (order.index(run["method"]), run["rate"]))
+    ]
 
 
 def judge(rows: list[Figures]) -> dict[str, bool]:
@@ -61,6 +71,11 @@ def judge(rows: list[Figures]) -> dict[str, bool]:
         f"perplexity of I=16 at most {PERPLEXITY_BAR} x the baseline's": longest["to baseline"] <= PERPLEXITY_BAR,
         f"I=16 sends at least {BYTES_BAR} x fewer bytes": longest["fewer bytes"] >= BYTES_BAR,
     }
+
+
+def _of_last_records(record: Record, run: Figures) -> float:
+    # One model at a constant rate is a snapshot of the noise: the geometric mean of a few says how far to trust it.
+    return geometric_mean(point["perplexity"] for point in record.curve(run)[-5:])
 
 
 def _seconds_to(perplexity: float, curve: list[Figures]) -> float | str:

@@ -1,6 +1,7 @@
 """Every benchmark and experiment: its help reads, and its quick form runs to the end and says what it met.
 
-A new one is found by itself: a file of ``benchmarks/`` or a ``__main__.py`` of ``experiments/`` that has a ``main``.
+A new one is found by itself: a file of ``benchmarks/`` or ``experiments/``, or a folder's ``__main__.py``, that has a
+``main``.
 """
 
 import importlib
@@ -18,7 +19,8 @@ LONGEST = 600
 
 def commands():
     """The names one gives to ``python -m``, by the module that holds their ``main``."""
-    files = [*ROOT.glob("benchmarks/*.py"), *ROOT.glob("experiments/*/__main__.py")]
+    places = [f"{folder}/{file}" for folder in ("benchmarks", "experiments") for file in ("*.py", "*/__main__.py")]
+    files = [file for place in places for file in ROOT.glob(place)]
     modules = [".".join(f.relative_to(ROOT).with_suffix("").parts) for f in files if "\ndef main(" in f.read_text()]
     return {module.removesuffix(".__main__"): module for module in sorted(modules)}
 
@@ -30,6 +32,8 @@ def test_some_were_found():
     assert {"benchmarks.simulator", "experiments.celgc_speedup", "experiments.episode_quartics"} <= set(COMMANDS)
 
 
+# Parts of torch that are imported by need warn of their own old age.
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_says_how_to_run_it(command, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", [command, "--help"])

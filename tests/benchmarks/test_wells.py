@@ -35,7 +35,7 @@ def test_the_noise_has_the_stated_length():
     x = torch.ones(problem.dim, dtype=torch.float64)
     squares = [np.sum((problem.gradient(x, rng).numpy() - problem.slope(x)) ** 2) for _ in range(400)]
     assert math.sqrt(np.mean(squares)) == pytest.approx(problem.sigma, rel=0.03)
-    assert np.allclose(problem.scales[[0, -1]], [0.1, 1.0])
+    assert np.allclose(problem.scales[[0, -1]], [0.5, 1.0])
 
 
 @pytest.mark.parametrize("nodes", [1, 3])
@@ -51,6 +51,11 @@ def test_a_run_ends_at_the_first_small_gradient(nodes):
     missed = run(celgc(problem, 4, 0.02), problem, nodes=nodes, rate=0.02, target=0.25, limit=short, seed=0)
     assert missed.steps is None
     assert not missed.diverged
+
+
+def test_every_other_coordinate_starts_up_the_wall():
+    start = Wells(dim=5, wall=3.0, ridge=0.5).start()
+    assert start.tolist() == [3.0, 0.5, 3.0, 0.5, 3.0]
 
 
 def test_without_a_clip_the_walls_throw_a_run_out():

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -119,13 +120,32 @@ def test_two_launchers_are_one_run(tmp_path, ranks):
     assert [told(tmp_path, rank)["WORLD_SIZE"] for rank in range(2)] == ["2", "2"]
 
 
+@pytest.fixture
+def staying(tmp_path):
+    """A launcher and the two processes it started, all of which stay until they are told."""
+    (tmp_path / "stay.py").write_text(STAY)
+    launcher = subprocess.Popen(
+        [FLOCKSTEP, "run", "-n", "2", "stay.py"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        yield launcher, [int(launcher.stdout.readline().split()[1]) for _ in range(2)]
+    finally:
+        launcher.terminate()
+        launcher.communicate()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "code", "words"),
     [(signal.SIGINT, 130, "Stopped by Ctrl-C."), (signal.SIGTERM, 143, "Stopped by SIGTERM.")],
 )
-def test_a_signal_leaves_nobody_behind(tmp_path, number, code, words):
-    launcher, pids = started(tmp_path)
+def test_a_signal_leaves_nobody_behind(staying, number, code, words):
+    launcher, pids = staying
     # As a terminal does it, to the group of the launcher; its children have groups of their own.
     os.killpg(launcher.pid, number)
     _, errors = launcher.communicate(timeout=60)
@@ -135,8 +155,8 @@ def test_a_signal_leaves_nobody_behind(tmp_path, number, code, words):
 
 
 @pytest.mark.slow
-def test_when_a_node_is_killed_the_others_are_stopped(tmp_path):
-    launcher, pids = started(tmp_path)
+def test_when_a_node_is_killed_the_others_are_stopped(staying):
+    launcher, pids = staying
     os.kill(pids[0], signal.SIGKILL)
     _, errors = launcher.communicate(timeout=60)
     assert launcher.returncode == 128 + signal.SIGKILL
@@ -145,19 +165,6 @@ def test_when_a_node_is_killed_the_others_are_stopped(tmp_path):
     while any(is_alive(pid) for pid in pids) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not any(is_alive(pid) for pid in pids)
-
-
-def started(folder):
-    (folder / "stay.py").write_text(STAY)
-    launcher = subprocess.Popen(
-        [FLOCKSTEP, "run", "-n", "2", "stay.py"],
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    return launcher, [int(launcher.stdout.readline().split()[1]) for _ in range(2)]
 
 
 def is_alive(pid):
@@ -169,7 +176,5 @@ def is_alive(pid):
 
 
 def free_port():
-    import socket
-
     with socket.create_server(("127.0.0.1", 0)) as server:
         return server.getsockname()[1]

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -109,6 +110,23 @@ def test_data_parallel_is_what_ddp_of_torch_is(tmp_path):
         assert sum(ours[-10:]) < 0.9 * sum(ours[:10])
 
 
+LONG = ["shakespeare.py", "--steps", "203", *TINY]
+CELGC = "CELGC(period=8, gamma=1.0)"
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    """The weights of a run that nothing disturbed, by strategy."""
+
+    @cache
+    def train(strategy):
+        folder = tmp_path_factory.mktemp("whole")
+        run(*LONG, "--strategy", strategy, "--out", folder, launcher=FLOCK)
+        return weights(folder)
+
+    return train
+
+
 @contextmanager
 def killed_in_the_middle(arguments, launcher):
     """A run of two nodes of which the second was killed at a tenth of the way."""
@@ -134,33 +152,31 @@ def killed_in_the_middle(arguments, launcher):
         process.communicate(timeout=60)
 
 
+def with_checkpoints(folder, strategy):
+    return [*LONG, "--strategy", strategy, "--out", folder / "out", "--resume", folder / "saved", "--every", 5]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("strategy", ["DataParallel", "CELGC(period=8, gamma=1.0)"])
-def test_killed_and_resumed_is_never_interrupted(tmp_path, strategy):
-    shape = ["shakespeare.py", "--steps", 203, *TINY, "--strategy", strategy]
-    run(*shape, "--out", tmp_path / "whole", launcher=FLOCK)
+@pytest.mark.parametrize("strategy", ["DataParallel", CELGC])
+def test_killed_and_resumed_is_as_if_never_interrupted(tmp_path, uninterrupted, strategy):
+    arguments = with_checkpoints(tmp_path, strategy)
+    with killed_in_the_middle(arguments, FLOCK) as process:
+        process.communicate(timeout=60)
+        assert process.returncode == 128 + signal.SIGKILL
+    assert not (tmp_path / "out").exists()
 
-    again = [*shape, "--out", tmp_path / "parts", "--resume", tmp_path / "checkpoints", "--every", 5]
-    with killed_in_the_middle(again, FLOCK) as process:
-        assert process.wait(timeout=60) == 128 + signal.SIGKILL
-    assert not (tmp_path / "parts").exists()
-    assert any((tmp_path / "checkpoints").glob("step-*"))
-
-    losses = tmp_path / "losses"
-    run(*again, "--losses", losses, launcher=FLOCK)
+    run(*arguments, "--losses", tmp_path / "losses", launcher=FLOCK)
     assert 0 < len(json.loads((tmp_path / "losses-0").read_text())) < 203
-    assert_same_bits(weights(tmp_path / "parts"), weights(tmp_path / "whole"))
+    assert_same_bits(weights(tmp_path / "out"), uninterrupted(strategy))
 
 
 @pytest.mark.slow
-def test_a_restarted_flock_resumes_by_itself(tmp_path):
-    shape = ["shakespeare.py", "--steps", 203, *TINY]
-    run(*shape, "--out", tmp_path / "whole", launcher=FLOCK)
-    again = [*shape, "--out", tmp_path / "parts", "--resume", tmp_path / "checkpoints", "--every", 5]
-    with killed_in_the_middle(again, [*FLOCK, "--max-restarts", "1"]) as process:
-        assert process.communicate(timeout=120)[0].count("node 1 of 2 is process") == 1
-        assert process.returncode == 0
-    assert_same_bits(weights(tmp_path / "parts"), weights(tmp_path / "whole"))
+def test_a_restarted_flock_resumes_by_itself(tmp_path, uninterrupted):
+    with killed_in_the_middle(with_checkpoints(tmp_path, CELGC), [*FLOCK, "--max-restarts", "1"]) as process:
+        said = process.communicate(timeout=120)[0]
+        assert process.returncode == 0, said
+    assert "node 1 of 2 is process" in said
+    assert_same_bits(weights(tmp_path / "out"), uninterrupted(CELGC))
 
 
 @pytest.mark.parametrize(

@@ -110,7 +110,13 @@ def complete(folder: Path) -> list[int]:
         match = re.fullmatch(r"step-(\d+)", path.name)
         first = path / "node-0000.safetensors"
         if match and first.exists():
-            size = int(_read_plain(first)["size"])
+            try:
+                size = int(_read_plain(first)["size"])
+            except (OSError, RuntimeError):
+                if first.exists():
+                    raise
+                # Another node has just forgotten this one.
+                continue
             if all((path / f"node-{rank:04d}.safetensors").exists() for rank in range(size)):
                 found.append(int(match[1]))
     return sorted(found)

@@ -6,10 +6,10 @@ them in the widest dtype and is kept in step by ``pull`` and ``push``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import torch
 from torch import Tensor, nn
+
+from flockstep.vector import Layout
 
 
 class FlatModel:
@@ -36,8 +36,10 @@ class FlatModel:
         widest = max(dtypes, key=lambda dtype: dtype.itemsize)
         # Two 16-bit formats have no common one of their own width.
         dtype = torch.float32 if self.mirrored and widest.itemsize == 2 else widest
-        self.vector = torch.cat([tensor.detach().reshape(-1).to(dtype) for _, tensor in self._tensors])
-        self._views = list(self._split(self.vector))
+        names, shapes = zip(*((name, tensor.shape) for name, tensor in self._tensors), strict=True)
+        self._layout = Layout(names, shapes, dtype)
+        self.vector = self._layout.pack(tensor.to(dtype) for _, tensor in self._tensors)
+        self._views = self._layout.views(self.vector)
         if not self.mirrored:
             for (_, tensor), view in zip(self._tensors, self._views, strict=True):
                 tensor.data = view
@@ -69,11 +71,10 @@ class FlatModel:
 
     def gradient(self) -> Tensor:
         """The gradients as a vector like the model's: zeros where there is none, and for buffers."""
-        parts = [
+        return self._layout.pack(
             torch.zeros_like(view) if tensor.grad is None else tensor.grad.to(view.dtype)
             for (_, tensor), view in zip(self._tensors, self._views, strict=True)
-        ]
-        return torch.cat([part.reshape(-1) for part in parts])
+        )
 
     def set_gradient(self, g: Tensor | None) -> None:
         """Give the model these gradients; with None it has none, and an optimizer's step does nothing."""
@@ -81,7 +82,7 @@ class FlatModel:
             for _, parameter in self._parameters:
                 parameter.grad = None
             return
-        for (_, parameter), part in zip(self._parameters, self._split(g), strict=False):
+        for (_, parameter), part in zip(self._parameters, self._layout.views(g), strict=False):
             # A parameter that took no part stays out of it (its momentum and decay too), unless other nodes' did.
             if parameter.grad is not None:
                 parameter.grad.copy_(part)
@@ -91,13 +92,13 @@ class FlatModel:
     def parts_of(self, parameters: list[Tensor], g: Tensor) -> Tensor:
         """The part of a vector that belongs to some of the parameters."""
         wanted = {id(parameter) for parameter in parameters}
-        pairs = zip(self._tensors, self._split(g), strict=True)
+        pairs = zip(self._tensors, self._layout.views(g), strict=True)
         return torch.cat([part.reshape(-1) for (_, tensor), part in pairs if id(tensor) in wanted])
 
     def load(self, model: nn.Module, vector: Tensor) -> None:
         """Write a vector into another copy of the same model."""
         named = dict(model.named_parameters()) | dict(model.named_buffers())
-        for (name, _), part in zip(self._tensors, self._split(vector), strict=True):
+        for (name, _), part in zip(self._tensors, self._layout.views(vector), strict=True):
             named[name].data.copy_(part)
 
     def release(self) -> None:
@@ -105,8 +106,3 @@ class FlatModel:
         if not self.mirrored:
             for _, tensor in self._tensors:
                 tensor.data = tensor.data.clone()
-
-    def _split(self, vector: Tensor) -> Iterator[Tensor]:
-        sizes = [tensor.numel() for _, tensor in self._tensors]
-        for part, (_, tensor) in zip(torch.split(vector, sizes), self._tensors, strict=True):
-            yield part.view(tensor.shape)
