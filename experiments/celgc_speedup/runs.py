@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -28,6 +28,8 @@ class Run:
 
     steps: int | None
     """Steps per node until gradients were small; None: not within the limit, or diverged."""
+    first: int | None
+    """Steps until one gradient was small, be it by luck."""
     diverged: bool
     clipped: float
     """Share of the steps that were clipped."""
@@ -62,6 +64,10 @@ class Rate:
         """Bytes sent per node, averaged over seeds."""
         return statistics.mean(run.bytes_sent for run in self.runs)
 
+    def by_first(self) -> Rate:
+        """The same runs, measured by their first small gradient."""
+        return Rate(self.rate, [replace(run, steps=run.first) for run in self.runs])
+
 
 def celgc(problem: Wells, period: int, rate: float) -> fs.CELGC:
     """CELGC with the one rule for gamma."""
@@ -94,9 +100,10 @@ def run(strategy: fs.Strategy, problem: Wells, *, nodes: int, rate: float, targe
     except (Reached, fs.Diverged) as error:
         end, trace = error, error.trace
     steps = trace.rows[-1].step if isinstance(end, Reached) else None
+    first = next((row.step for row in trace.rows if row.loss <= target), None)
     taken = sum(node.steps for node in trace.nodes)
     clipped = sum(node.counts.get("clipped", 0) for node in trace.nodes)
-    return Run(steps, isinstance(end, fs.Diverged), clipped / taken, trace.bytes_sent)
+    return Run(steps, first, isinstance(end, fs.Diverged), clipped / taken, trace.bytes_sent)
 
 
 def best(rates: Sequence[Rate]) -> Rate | None:
