@@ -132,3 +132,5 @@ class Meetings:
         del self._open[meeting.channel, meeting.round]
         for rank, task in meeting.tasks.items():
             self._kernel.at(self._kernel.now, self._kernel.resume, task, results[rank])
+        # Meeting and flow know each other: without this, every round's vectors would wait for the garbage collector.
+        meeting.brought, meeting.flow = {}, None

@@ -1,5 +1,7 @@
 """The simulator: where time goes, what faults do, and how it says that something is wrong."""
 
+import gc
+import weakref
 from dataclasses import dataclass
 
 import pytest
@@ -240,3 +242,22 @@ def test_the_users_own_grad_mode_is_left_alone():
         simulate(fs.LocalSGD(period=2), 2)
         assert not torch.is_grad_enabled()
     assert torch.is_grad_enabled()
+
+
+def test_a_round_that_is_over_leaves_nothing_for_the_garbage_collector():
+    seen = []
+
+    @dataclass(frozen=True)
+    class Talk:
+        async def run(self, node):
+            for _ in range(5):
+                mean = await node.mean(node.params)
+                seen.append(weakref.ref(mean))
+                del mean
+
+    gc.disable()
+    try:
+        simulate(Talk(), 2, network=fs.Network(bandwidth="1 MB/s"))
+        assert sum(mean() is not None for mean in seen) == 0
+    finally:
+        gc.enable()
