@@ -11,7 +11,6 @@ from typing import Any
 import torch
 import torch.distributed.algorithms.model_averaging.averagers as averagers
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, post_localSGD_hook
-from torch.distributed.optim import PostLocalSGDOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
 import flockstep as fs
@@ -70,6 +69,9 @@ def ddp(stack: ExitStack, size: Size, *, bf16: bool = False) -> Step:
 
 def post_local_sgd(stack: ExitStack, size: Size) -> Step:
     """Torch's local SGD: every node a group of its own between averages, and no warm-up."""
+    # Here, because torch itself warns of its own age when this is imported.
+    from torch.distributed.optim import PostLocalSGDOptimizer
+
     model, optimizer = build(size.hidden)
     parallel = DistributedDataParallel(model)
     own, _ = dist.new_subgroups(group_size=1)
