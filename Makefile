@@ -35,6 +35,8 @@ lint: .venv/ready
 
 bench: .venv/ready  ## every benchmark, quickly
 	$(BIN)/python -m benchmarks.simulator --quick
+	$(BIN)/python -m benchmarks.overhead --quick
+	$(BIN)/python -m benchmarks.slowlink --quick
 
 clean:  ## forget the virtual environment and caches
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache
