@@ -74,7 +74,10 @@ class Node(ABC):
 
     @abstractmethod
     async def gradient(self, x: Tensor) -> Tensor:
-        """A stochastic gradient of this node's own loss at ``x``. Takes compute time."""
+        """A stochastic gradient of this node's own loss at ``x``. Takes compute time.
+
+        The vector is yours, to change in place too, until ``step`` is given it.
+        """
 
     @abstractmethod
     async def step(self, g: Tensor | None) -> None:
@@ -121,26 +124,26 @@ class Node(ABC):
         return tensor
 
     @abstractmethod
-    def count(self, name: str, amount: int = 1) -> None:
-        """Add to a named counter of this node's report, e.g. ``node.count("clipped")``."""
+    def count(self, name: str, amount: int | Tensor = 1) -> None:
+        """Add to a named counter of this node's report, e.g. ``node.count("clipped")``.
+
+        A number that is still on a GPU is added there, and read when somebody asks for the report.
+        """
 
     def learning_rates(self) -> list[tuple[float, float]]:
         """For each parameter group: the learning rate now, and the one its schedule began with."""
         return [(float(g["lr"]), float(g.get("initial_lr", g["lr"]))) for g in self.optimizer.param_groups]
 
-    def step_lengths(self, g: Tensor) -> tuple[float, float]:
-        """How far a plain gradient step with ``g`` would go: at today's learning rates, and at the initial ones.
+    def step_length(self, g: Tensor, *, initial: bool = False) -> Tensor:
+        """How far a plain gradient step with ``g`` would go, at today's learning rates or at the initial ones.
 
         Groups with rates of their own are each measured with theirs.
         """
-        rates = self.learning_rates()
+        rates = [rate for _, rate in self.learning_rates()] if initial else [rate for rate, _ in self.learning_rates()]
         if all(rate == rates[0] for rate in rates):
-            length = norm(g)
-            return rates[0][0] * length, rates[0][1] * length
-        squares = [norm(part) ** 2 for part in self._group_parts(g)]
-        now = sum(s * lr * lr for s, (lr, _) in zip(squares, rates, strict=True))
-        initial = sum(s * lr * lr for s, (_, lr) in zip(squares, rates, strict=True))
-        return now**0.5, initial**0.5
+            return rates[0] * norm(g)
+        lengths = [rate * norm(part) for rate, part in zip(rates, self._group_parts(g), strict=True)]
+        return norm(torch.stack(lengths))
 
     def _group_parts(self, g: Tensor) -> list[Tensor]:
         """The parts of a flat vector that belong to each parameter group; one group has all of it."""

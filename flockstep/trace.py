@@ -51,6 +51,23 @@ class NodeReport:
     """When the node was done."""
     counts: dict[str, int] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        self._unread: dict[str, Tensor] = {}
+
+    def count(self, name: str, amount: int | Tensor) -> None:
+        """Add to a named counter. What is on a device is added there, and read by ``settle``."""
+        if isinstance(amount, Tensor):
+            self._unread[name] = self._unread.get(name, 0) + amount
+        else:
+            self.counts[name] = self.counts.get(name, 0) + amount
+
+    def settle(self) -> None:
+        """Read the counters that were left on a device; one that never moved is not there."""
+        for name, amount in self._unread.items():
+            if amount:
+                self.count(name, int(amount))
+        self._unread.clear()
+
     @property
     def busy(self) -> float:
         """Share of the node's time spent computing."""

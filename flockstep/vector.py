@@ -40,9 +40,9 @@ class Layout:
         """How many numbers the vector has."""
         return sum(shape.numel() for shape in self.shapes)
 
-    def pack(self, tensors: Iterable[Tensor]) -> Tensor:
-        """A new flat vector from one tensor per parameter."""
-        return torch.cat([t.detach().reshape(-1) for t in tensors])
+    def pack(self, tensors: Iterable[Tensor], out: Tensor | None = None) -> Tensor:
+        """A flat vector from one tensor per parameter; a new one, unless it is to be written into ``out``."""
+        return torch.cat([t.detach().reshape(-1) for t in tensors], out=out)
 
     def views(self, vector: Tensor) -> list[Tensor]:
         """The vector's parts, each in its parameter's shape, sharing the vector's memory."""
@@ -60,7 +60,11 @@ def trainable(module: nn.Module) -> list[nn.Parameter]:
     return [p for p in module.parameters() if p.requires_grad]
 
 
-def norm(v: Tensor) -> float:
-    """The Euclidean norm, accumulated in float32 or better whatever the vector's own precision."""
+def norm(v: Tensor) -> Tensor:
+    """The Euclidean norm, accumulated in float32 or better whatever the vector's own precision.
+
+    It stays where the vector is: a GPU need not be waited for unless somebody looks.
+    """
     wide = v.dtype if v.dtype in (torch.float32, torch.float64) else torch.float32
-    return float(torch.linalg.vector_norm(v, dtype=wide))
+    length: Tensor = torch.linalg.vector_norm(v, dtype=wide)
+    return length

@@ -3,7 +3,9 @@
 Each node is a process in a network namespace of its own, on a core of its own, behind a link limited by a token bucket
 in both directions. The batch is chosen so that the link needs 1.35 times as long for a gradient as the processor, which
 leaves torch DDP 0.3 to 0.5 of the speed of the same loop without any communication. All rows run in turns, each against
-the bare loop of the same round; a share is the median over rounds. Needs Linux, root, and the commands ip and tc.
+the bare loop of the same round; a share is the median over rounds. PostLocalSGD at CELGC's own period sends the same
+bytes as often as CELGC in float32 does: those two rows can only differ by noise, and only the bf16 row is held against
+it. Needs Linux, root, and the commands ip and tc.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import torch
 
 from benchmarks.report import arguments, finish
 from benchmarks.slowlink.commands import Missing
-from benchmarks.slowlink.contenders import ALONE, OURS, TORCH
+from benchmarks.slowlink.contenders import ALONE, OURS, SAME_PERIOD, TORCH
 from benchmarks.slowlink.crew import run_everywhere
 from benchmarks.slowlink.lab import Lab
 from benchmarks.slowlink.prediction import predicted_seconds
@@ -28,7 +30,7 @@ from flockstep import units
 RESULTS = Path(__file__).parents[1] / "results"
 NAME = "benchmarks.slowlink"
 PREDICTED = ("DataParallel", "CELGC, I = 4", "CELGC, I = 16")
-BEST = "CELGC, I = 16"
+BEST, BEST_SHORT = "CELGC, I = 16", "CELGC, I = 16, bf16"
 LEAST_SHARE, PREDICTION_WITHIN, DDP_BETWEEN = 0.85, 0.15, (0.3, 0.5)
 _PROBE_SECONDS = 2.0
 _LONGEST = 1800.0
@@ -45,7 +47,7 @@ def main() -> None:
     # So that an end by SIGTERM is an orderly one, too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     torch.set_num_threads(1)
-    hidden, rounds = (128, 1) if options.quick else (256, 7)
+    hidden, rounds = (128, 1) if options.quick else (256, 15)
     try:
         with Lab(nodes=options.nodes, rate=options.rate) as lab:
             link, found = measure(lab, hidden, rounds)
@@ -109,11 +111,15 @@ def bars(rows: list[Found]) -> dict[str, bool]:
     """What was to be shown."""
     share = {row["row"]: row["share"] for row in rows}
     low, high = DDP_BETWEEN
-    torchs = max(TORCH, key=lambda name: share[name])
+    others = max((name for name in TORCH if name != SAME_PERIOD), key=lambda name: share[name])
+    all_torch = max(TORCH, key=lambda name: share[name])
     met = {
         f"torch DDP keeps {share['torch DDP']}, between {low} and {high}": low <= share["torch DDP"] <= high,
         f"{BEST} keeps {share[BEST]}, at least {LEAST_SHARE}": share[BEST] >= LEAST_SHARE,
-        f"{BEST} keeps {share[BEST]}, ahead of {torchs} with {share[torchs]}": share[BEST] > share[torchs],
+        f"{BEST} keeps {share[BEST]}, ahead of {others} with {share[others]}": share[BEST] > share[others],
+        f"{BEST_SHORT} keeps {share[BEST_SHORT]}, ahead of {all_torch} with {share[all_torch]}": (
+            share[BEST_SHORT] > share[all_torch]
+        ),
     }
     for row in rows:
         if row["row"] in PREDICTED:

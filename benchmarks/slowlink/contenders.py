@@ -22,6 +22,7 @@ dist: Any = torch.distributed
 hooks: Any = post_localSGD_hook
 PERIOD = 16
 ALONE = "no communication"
+SAME_PERIOD = f"torch PostLocalSGD, period {PERIOD}"
 # Never reached: what a step may be capped at does not matter for its time, and random text gives no large gradients.
 _GAMMA = 1e6
 
@@ -67,7 +68,7 @@ def ddp(stack: ExitStack, size: Size, *, bf16: bool = False) -> Step:
     return stepper(parallel, optimizer, size.batch)
 
 
-def post_local_sgd(stack: ExitStack, size: Size) -> Step:
+def post_local_sgd(stack: ExitStack, size: Size, *, period: int) -> Step:
     """Torch's local SGD: every node a group of its own between averages, and no warm-up."""
     # Here, because torch itself warns of its own age when this is imported.
     from torch.distributed.optim import PostLocalSGDOptimizer
@@ -77,7 +78,7 @@ def post_local_sgd(stack: ExitStack, size: Size) -> Step:
     own, _ = dist.new_subgroups(group_size=1)
     state = hooks.PostLocalSGDState(process_group=None, subgroup=own, start_localSGD_iter=0)
     parallel.register_comm_hook(state, hooks.post_localSGD_hook)
-    averager = averagers.PeriodicModelAverager(period=PERIOD, warmup_steps=0)
+    averager = averagers.PeriodicModelAverager(period=period, warmup_steps=0)
     return stepper(parallel, PostLocalSGDOptimizer(optim=optimizer, averager=averager), size.batch)
 
 
@@ -91,7 +92,9 @@ def joined(stack: ExitStack, size: Size, *, strategy: Strategy) -> Step:
 TORCH: dict[str, Open] = {
     "torch DDP": ddp,
     "torch DDP, bf16 hook": partial(ddp, bf16=True),
-    "torch PostLocalSGD, period 16": post_local_sgd,
+    # The period of its documentation's example, and ours.
+    "torch PostLocalSGD, period 4": partial(post_local_sgd, period=4),
+    SAME_PERIOD: partial(post_local_sgd, period=PERIOD),
 }
 CONTENDERS: dict[str, Open] = {
     ALONE: alone,

@@ -1,6 +1,9 @@
 """Clips: gradient in, tamer gradient out.
 
-A gradient whose norm is not finite is refused by returning None: the node skips that step and counts it.
+They change the gradient in place. One whose norm is not finite is refused by returning None: the node skips that step
+and counts it. On a GPU, waiting for a norm at every step would cost more than the clip: there everything is decided on
+the device, a gradient that is not finite becomes zero (an optimizer with momentum coasts, another stands still), and
+both are counted without being looked at.
 """
 
 from __future__ import annotations
@@ -55,17 +58,27 @@ class ClipStep:
 
     def __call__(self, g: Tensor, node: Node) -> Tensor | None:
         """The gradient whose step is no longer than gamma."""
-        length, initial_length = node.step_lengths(g)
         if callable(self.gamma):
-            return scaled_to(self.gamma(node.step_count - 1), g, length, node)
-        return scaled_to(self.gamma, g, initial_length, node)
+            return scaled_to(self.gamma(node.step_count - 1), g, node.step_length(g), node)
+        return scaled_to(self.gamma, g, node.step_length(g, initial=True), node)
 
 
-def scaled_to(cap: float, g: Tensor, length: float, node: Node) -> Tensor | None:
-    """``g`` scaled by min(1, cap / length), counted when it was; None where the length is not finite."""
-    if not math.isfinite(length):
+def scaled_to(cap: float, g: Tensor, length: Tensor, node: Node) -> Tensor | None:
+    """``g`` scaled in place by min(1, cap / length), counted when it was; None where the length is not finite."""
+    if g.device.type != "cpu":
+        return _scaled_unseen(cap, g, length, node)
+    told = float(length)
+    if not math.isfinite(told):
         return None
-    if length <= cap:
-        return g
-    node.count("clipped")
-    return g * (cap / length)
+    if told > cap:
+        node.count("clipped")
+        g *= cap / told
+    return g
+
+
+def _scaled_unseen(cap: float, g: Tensor, length: Tensor, node: Node) -> Tensor:
+    finite = length.isfinite()
+    node.count("clipped", finite & (length > cap))
+    node.count("not finite", ~finite)
+    g *= (cap / length).clamp(max=1.0)
+    return g.masked_fill_(~finite, 0.0)

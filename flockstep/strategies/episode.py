@@ -123,10 +123,10 @@ class EpisodePlus:
 def corrected(g: Tensor, own: Tensor, everyone: Tensor, gamma: float, node: Node) -> Tensor | None:
     """g - G_i + G, its step brought to length gamma where ||G|| > gamma/eta; None if it is not finite."""
     g = g - own + everyone
-    length = node.step_lengths(g)[1]
+    length = float(node.step_length(g, initial=True))
     if not math.isfinite(length):
         return None
-    if length == 0 or node.step_lengths(everyone)[1] <= gamma:
+    if length == 0 or node.step_length(everyone, initial=True) <= gamma:
         return g
     node.count("clipped")
     return g * (gamma / length)

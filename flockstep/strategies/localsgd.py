@@ -25,7 +25,7 @@ from torch import Tensor
 from flockstep import check
 from flockstep.node import Node
 from flockstep.parts.averages import Exact
-from flockstep.parts.clips import ClipStep, NoClip, scaled_to
+from flockstep.parts.clips import ClipStep, NoClip
 from flockstep.strategy import Average, Clip
 from flockstep.vector import norm
 
@@ -86,7 +86,7 @@ class CELGCUpdate(CELGC):
             g = await node.gradient(x)
             before = x.clone()
             # A gradient that is not finite must not reach the optimizer's state either.
-            await node.step(g if math.isfinite(norm(g)) else None)
+            await node.step(g if norm(g).isfinite() else None)
             self._shorten(x, before, node)
             if (k + 1) % self.period == 0:
                 x.copy_(await mean(x))
@@ -95,9 +95,10 @@ class CELGCUpdate(CELGC):
 
     def _shorten(self, x: Tensor, before: Tensor, node: Node) -> None:
         rate, initial_rate = node.learning_rates()[0]
-        change = x - before
-        capped = scaled_to(self.gamma * rate / initial_rate, change, norm(change), node)
-        if capped is None:
+        change, cap = x - before, self.gamma * rate / initial_rate
+        length = float(norm(change))
+        if not math.isfinite(length):
             x.copy_(before)
-        elif capped is not change:
-            x.copy_(before + capped)
+        elif length > cap:
+            node.count("clipped")
+            x.copy_(before + change * (cap / length))

@@ -21,37 +21,11 @@ def sgd(model):
     return torch.optim.SGD(model.parameters(), lr=0.05)
 
 
-def train(strategy, *, make_model=plain_model, make_optimizer=sgd, steps=12, step=None, schedule=None, **joining):
-    """The loop of the README: returns the final state of model and optimizer, and the node's report."""
-    model = make_model()
-    optimizer = make_optimizer(model)
-    scheduler = schedule(optimizer) if schedule else None
-    x, y = data(fs.rank())
+def iterate(steps, model, optimizer, scheduler, step, rank=0):
+    """The user's loop itself, over the steps it is given."""
+    x, y = data(rank)
     x, y = x.to(next(model.parameters()).dtype), y.to(next(model.parameters()).dtype)
-    also = [scheduler] if scheduler else []
-    with fs.join(model, optimizer, strategy, also=also, **joining) as node:
-        for k in range(node.step_count, steps):
-            batch = slice(k % 6 * 8, k % 6 * 8 + 8)
-            if step is not None:
-                step(model, optimizer, x[batch], y[batch], k)
-            else:
-                optimizer.zero_grad()
-                nn.functional.mse_loss(model(x[batch]), y[batch]).backward()
-                optimizer.step()
-            if scheduler:
-                scheduler.step()
-        report = node.report()
-    return model, optimizer, report
-
-
-def alone(*, make_model=plain_model, make_optimizer=sgd, steps=12, step=None, schedule=None):
-    """The same loop with the ``with`` line removed."""
-    model = make_model()
-    optimizer = make_optimizer(model)
-    scheduler = schedule(optimizer) if schedule else None
-    x, y = data(0)
-    x, y = x.to(next(model.parameters()).dtype), y.to(next(model.parameters()).dtype)
-    for k in range(steps):
+    for k in steps:
         batch = slice(k % 6 * 8, k % 6 * 8 + 8)
         if step is not None:
             step(model, optimizer, x[batch], y[batch], k)
@@ -61,6 +35,25 @@ def alone(*, make_model=plain_model, make_optimizer=sgd, steps=12, step=None, sc
             optimizer.step()
         if scheduler:
             scheduler.step()
+
+
+def train(strategy, *, make_model=plain_model, make_optimizer=sgd, steps=12, step=None, schedule=None, **joining):
+    """The loop of the README: returns the final state of model and optimizer, and the node's report."""
+    model = make_model()
+    optimizer = make_optimizer(model)
+    scheduler = schedule(optimizer) if schedule else None
+    also = [scheduler] if scheduler else []
+    with fs.join(model, optimizer, strategy, also=also, **joining) as node:
+        iterate(range(node.step_count, steps), model, optimizer, scheduler, step, fs.rank())
+        report = node.report()
+    return model, optimizer, report
+
+
+def alone(*, make_model=plain_model, make_optimizer=sgd, steps=12, step=None, schedule=None):
+    """The same loop with the ``with`` line removed."""
+    model = make_model()
+    optimizer = make_optimizer(model)
+    iterate(range(steps), model, optimizer, schedule(optimizer) if schedule else None, step)
     return model, optimizer
 
 

@@ -119,6 +119,21 @@ def test_only_the_newest_two_are_kept(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000012", "step-00000015"]
 
 
+def test_one_that_another_node_forgets_while_it_is_looked_at_is_passed_over(tmp_path, monkeypatch):
+    from flockstep.backends.loop import checkpoint
+
+    fs.simulate(loop(STRATEGIES["LocalSGD"], tmp_path), nodes=2)
+    read = checkpoint._read_plain
+
+    def vanishing(path):
+        if path.parent.name == "step-00000012":
+            path.unlink()
+        return read(path)
+
+    monkeypatch.setattr(checkpoint, "_read_plain", vanishing)
+    assert complete(tmp_path) == [15]
+
+
 @pytest.mark.parametrize("nodes", [1, 2, 5])
 def test_fewer_or_more_nodes_start_from_the_average(nodes, tmp_path):
     with pytest.raises(fs.NodeFailed):

@@ -426,3 +426,53 @@ def test_frozen_weights_and_integer_buffers_of_node_0_go_to_all_too():
     assert int(trace.results[2]["1.num_batches_tracked"]) == 5
     for rank in (1, 2):
         assert_same(trace.results[0], trace.results[rank])
+
+
+def test_the_memory_of_gradients_is_used_again_unless_somebody_holds_them():
+    model, used, held = loops.plain_model(), [], None
+    optimizer = loops.sgd(model)
+    x, y = loops.data()
+    with fs.join(model, optimizer, fs.CELGC(period=100, gamma=1.0)):
+        for k in range(8):
+            optimizer.zero_grad()
+            nn.functional.mse_loss(model(x), y).backward()
+            optimizer.step()
+            gradient = model[0].weight.grad
+            used.append(gradient.untyped_storage().data_ptr())
+            if k == 3:
+                held, before = gradient, gradient.clone()
+            del gradient
+    assert used[:4] == [used[0]] * 4
+    assert used[4:] == [used[4]] * 4
+    assert used[4] != used[0]
+    assert torch.equal(held, before)
+
+
+def test_gradients_that_are_zeroed_in_place_accumulate_as_they_do_alone():
+    def step(model, optimizer, x, y, k):
+        optimizer.zero_grad(set_to_none=False)
+        for half in (slice(0, 4), slice(4, 8)):
+            nn.functional.mse_loss(model(x[half]), y[half]).backward()
+        optimizer.step()
+
+    joined, _, _ = loops.train(fs.LocalSGD(period=5), step=step)
+    bare, _ = loops.alone(step=step)
+    loops.assert_same(loops.weights(joined), loops.weights(bare))
+
+
+def test_a_strategy_may_keep_the_gradient_it_was_given():
+    """Here it steps with another vector, and what it was given stays as it was."""
+
+    class Lagged:
+        async def run(self, node):
+            last = torch.zeros_like(node.params)
+            async for _ in node.steps():
+                g = await node.gradient(node.params)
+                copy = g.clone()
+                await node.step(last)
+                assert torch.equal(g, copy)
+                last = g
+
+    model, _, report = loops.train(Lagged(), steps=5)
+    assert report.steps == 5
+    assert all(p.isfinite().all() for p in model.parameters())

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from flockstep.backends.loop.flat import FlatModel
@@ -42,7 +41,6 @@ class Driver:
         self._coroutine: Coroutine[Any, Any, None] | None = None
         self._parked: Park | None = None
         self._fresh: Tensor | None = None
-        self._given: tuple[Tensor | None, int] = (None, 0)
         self.scaled = False
         """Whether a GradScaler is at work: then a step that is not finite is skipped, as it would skip it."""
         self.refused = 0
@@ -74,23 +72,15 @@ class Driver:
             self._advance(True)
         while self._parked is not None and self._parked.what == "gradient" and self._fresh is not None:
             g, self._fresh = self._fresh, None
-            self._given = g, g._version
             self._advance(g)
         parked = self._parked
         if parked is not None:
             g_step = parked.g if parked.what == "step" else None
-            if g_step is not None and self.scaled and not torch.isfinite(torch.tensor(norm(g_step))):
+            if g_step is not None and self.scaled and not norm(g_step).isfinite():
                 g_step = None
                 self.refused += 1
-            if not self._has_already(g_step):
-                self._flat.set_gradient(g_step)
+            self._flat.set_gradient(g_step)
         self._flat.push()
-
-    def _has_already(self, g: Tensor | None) -> bool:
-        """Whether this is the model's own gradient, as it came: copying it back would change nothing."""
-        given, version = self._given
-        self._given = None, 0
-        return g is not None and g is given and g._version == version
 
     def after_step(self) -> None:
         """The optimizer has stepped: let the strategy go on to the next parking place."""

@@ -6,6 +6,9 @@ them in the widest dtype and is kept in step by ``pull`` and ``push``.
 
 from __future__ import annotations
 
+import sys
+import weakref
+
 import torch
 from torch import Tensor, nn
 
@@ -40,6 +43,8 @@ class FlatModel:
         self._layout = Layout(names, shapes, dtype)
         self.vector = self._layout.pack(tensor.to(dtype) for _, tensor in self._tensors)
         self._views = self._layout.views(self.vector)
+        self._shown: Tensor | None = None
+        self._lent: list[weakref.ref[Tensor]] = []
         if not self.mirrored:
             for (_, tensor), view in zip(self._tensors, self._views, strict=True):
                 tensor.data = view
@@ -70,23 +75,41 @@ class FlatModel:
                 tensor.data.copy_(view)
 
     def gradient(self) -> Tensor:
-        """The gradients as a vector like the model's: zeros where there is none, and for buffers."""
-        return self._layout.pack(
+        """The gradients as a vector like the model's: zeros where there is none, and for buffers.
+
+        Where dtypes allow, the model's gradients are views of it from then on: a vector that is clipped in place needs
+        no way back.
+        """
+        gradients = (
             torch.zeros_like(view) if tensor.grad is None else tensor.grad.to(view.dtype)
             for (_, tensor), view in zip(self._tensors, self._views, strict=True)
         )
+        if self.mirrored:
+            return self._layout.pack(gradients)
+        # The last step's memory again, unless somebody still has it: a strategy, or a user who looks at old gradients.
+        spent = self._shown if self._shown is not None and sys.getrefcount(self._shown) <= 2 else None
+        if any(lent() is not None for lent in self._lent):
+            spent = None
+        g = self._shown = self._layout.pack(gradients, out=spent)
+        self._lent.clear()
+        for (_, parameter), part in zip(self._parameters, self._layout.views(g), strict=False):
+            if parameter.grad is not None:
+                parameter.grad = part
+                self._lent.append(weakref.ref(part))
+        return g
 
     def set_gradient(self, g: Tensor | None) -> None:
         """Give the model these gradients; with None it has none, and an optimizer's step does nothing."""
         if g is None:
             for _, parameter in self._parameters:
                 parameter.grad = None
-            return
+        elif g is not self._shown:
+            self._copy_gradient(g)
+
+    def _copy_gradient(self, g: Tensor) -> None:
         for (_, parameter), part in zip(self._parameters, self._layout.views(g), strict=False):
             # A parameter that took no part stays out of it (its momentum and decay too), unless other nodes' did.
-            if parameter.grad is not None:
-                parameter.grad.copy_(part)
-            elif bool(part.count_nonzero()):
+            if parameter.grad is not None or bool(part.count_nonzero()):
                 parameter.grad = part.to(parameter.dtype, copy=True)
 
     def parts_of(self, parameters: list[Tensor], g: Tensor) -> Tensor:

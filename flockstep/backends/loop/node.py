@@ -109,6 +109,7 @@ class JoinedNode(Node):
 
     def report(self) -> NodeReport:
         """What the node did so far: steps, bytes, seconds computing, waiting and talking."""
+        self.tally.settle()
         return copy.deepcopy(self.tally)
 
 

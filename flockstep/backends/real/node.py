@@ -117,8 +117,8 @@ class RealNode(Node):
     def peers(self) -> tuple[int, ...]:
         return self._fabric.peers()
 
-    def count(self, name: str, amount: int = 1) -> None:
-        self.tally.counts[name] = self.tally.counts.get(name, 0) + amount
+    def count(self, name: str, amount: int | Tensor = 1) -> None:
+        self.tally.count(name, amount)
 
     def finish(self) -> None:
         """The program has returned: leave together with the others."""
@@ -130,6 +130,7 @@ class RealNode(Node):
         for background in self._background:
             background.wait()
         self.tally.seconds = self.now
+        self.tally.settle()
         self._fabric.leave(self.channels.rounds)
 
     def close(self) -> None:

@@ -72,8 +72,8 @@ class SimNode(Node):
     def peers(self) -> tuple[int, ...]:
         return tuple(n.rank for n in self.world.nodes if n.alive and n is not self)
 
-    def count(self, name: str, amount: int = 1) -> None:
-        self.tally.counts[name] = self.tally.counts.get(name, 0) + amount
+    def count(self, name: str, amount: int | Tensor = 1) -> None:
+        self.tally.count(name, amount)
 
     def spent(self, kind: str, seconds: float) -> None:
         """Book virtual seconds as computing, waiting or talking."""
