@@ -2,7 +2,7 @@
 
 from flockstep.backends.real.launch import launch
 from flockstep.backends.sim.compute import Compute
-from flockstep.backends.sim.faults import Crash, Slowdown
+from flockstep.backends.sim.faults import Crash, Loss, Partition, Pause, Slowdown
 from flockstep.backends.sim.network import Link, Network
 from flockstep.backends.sim.simulate import simulate
 from flockstep.errors import CodecRange, Deadlock, Diverged, FlockstepError, LostPeer, Mismatch, NodeFailed
@@ -46,6 +46,7 @@ __all__ = [
     "FlockstepError",
     "Link",
     "LocalSGD",
+    "Loss",
     "LostPeer",
     "Message",
     "Mismatch",
@@ -55,6 +56,8 @@ __all__ = [
     "Node",
     "NodeFailed",
     "NodeReport",
+    "Partition",
+    "Pause",
     "Pending",
     "Random",
     "Raw",

@@ -12,12 +12,13 @@ from torch import nn
 from torch.amp import GradScaler
 
 from flockstep import check
-from flockstep.backends.loop import checkpoint, entrance, place
+from flockstep.backends.loop import checkpoint, entrance, place, snapshots
 from flockstep.backends.loop.flat import FlatModel
 from flockstep.backends.loop.node import JoinedNode
 from flockstep.backends.loop.scaler import is_unscaled, watching
 from flockstep.backends.real.joined import alone, started_by_torchrun
-from flockstep.strategy import Strategy, describe
+from flockstep.backends.real.newcomers import coming_late
+from flockstep.strategy import Strategy, describe, is_one_sided
 
 
 def rank() -> int:
@@ -56,11 +57,11 @@ def join(
     _check_optimizer(model, optimizer)
     seat = _place()
     flat = FlatModel(model)
-    node = seat.seat(model, optimizer, flat)
+    node = seat.seat(model, optimizer, flat, one_sided=is_one_sided(strategy))
     node.also = tuple(also)
     saves = None if every is None or resume is None else (every, Path(resume))
     try:
-        _enter(node, strategy, resume)
+        _enter(seat, node, strategy, resume)
         with _hooked(node, saves):
             yield node
         node.driver.finish()
@@ -73,12 +74,16 @@ def join(
         flat.release()
 
 
-def _enter(node: JoinedNode, strategy: Strategy, resume: str | Path | None) -> None:
-    node.driver.call(entrance.compare(node, describe(strategy)))
-    if resume is None or not node.driver.call(checkpoint.load(node, Path(resume))):
-        node.driver.call(entrance.take_weights_of_node_0(node))
+def _enter(seat: place.Place, node: JoinedNode, strategy: Strategy, resume: str | Path | None) -> None:
+    if seat.admit(node, describe(strategy)):
+        if resume is not None:
+            checkpoint.load_own(node, Path(resume))
+    else:
+        node.driver.call(entrance.compare(node, describe(strategy)))
+        if resume is None or not node.driver.call(checkpoint.load(node, Path(resume))):
+            node.driver.call(entrance.take_weights_of_node_0(node))
     node.flat.push()
-    node.answer_snapshots()
+    snapshots.answer(node)
     node.driver.start(strategy.run(node))
     node.flat.push()
 
@@ -149,7 +154,7 @@ class _Saver:
 
 
 def _place() -> place.Place:
-    return place.current() or started_by_torchrun() or alone()
+    return place.current() or coming_late() or started_by_torchrun() or alone()
 
 
 def _check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from dataclasses import dataclass
 
@@ -11,6 +12,7 @@ from torch import Tensor
 _HEADER = struct.Struct("<16sBB6x4qQ")
 HEADER_BYTES = _HEADER.size
 _MOST_DIMENSIONS = 4
+_MOST_ELEMENTS = 2**40
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.uint8, torch.int32, torch.int64)
 
 
@@ -51,11 +53,20 @@ class Message:
     @classmethod
     def read_header(cls, header: bytes) -> tuple[str, tuple[int, ...], torch.dtype, int]:
         """Codec, shape, dtype and the number of data bytes that follow; ValueError where it makes no sense."""
-        name, code, dimensions, *rest = _HEADER.unpack(header)
+        if len(header) != HEADER_BYTES:
+            raise ValueError(f"a message's header has {HEADER_BYTES} bytes, got {len(header)}")
+        field, code, dimensions, *rest = _HEADER.unpack(header)
         *shape, length = rest
-        if code >= len(_DTYPES) or dimensions > _MOST_DIMENSIONS or min(shape) < 0:
-            raise ValueError("not the header of a message")
-        return name.rstrip(b"\0").decode("ascii"), tuple(shape[:dimensions]), _DTYPES[code], length
+        name, _, padding = field.partition(b"\0")
+        if not name.isascii() or not name.decode("ascii").isprintable() or not name or any(padding):
+            raise ValueError("a message's codec must be 1 to 16 printable ASCII characters")
+        if code >= len(_DTYPES):
+            raise ValueError(f"there is no dtype {code} in a message's header")
+        if dimensions > _MOST_DIMENSIONS or min(shape) < 0 or any(shape[dimensions:]) or any(header[18:24]):
+            raise ValueError("a message's shape makes no sense")
+        if math.prod(shape[:dimensions]) > _MOST_ELEMENTS:
+            raise ValueError(f"a message has at most {_MOST_ELEMENTS} numbers")
+        return name.decode("ascii"), tuple(shape[:dimensions]), _DTYPES[code], length
 
 
 def ring_bytes(nbytes: int, size: int) -> int:

@@ -55,6 +55,8 @@ class Node(ABC):
     """This node's number, from 0."""
     size: int
     """How many nodes there are."""
+    incarnation: int = 0
+    """How often this node has begun anew; only virtual nodes that crash come back so far."""
     params: Tensor
     """The model: one flat vector, updated in place."""
     optimizer: torch.optim.Optimizer
@@ -202,7 +204,7 @@ def mean_of(vectors: Sequence[Tensor], channel: str, round: int) -> Tensor:
     return first
 
 
-_PURPOSES = ("data", "codec", "clock", "sampling", "ties", "skew")
+_PURPOSES = ("data", "codec", "clock", "sampling", "ties", "skew", "loss")
 
 
 def stream(seed: int, rank: int, purpose: str) -> np.random.Generator:

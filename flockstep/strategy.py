@@ -39,9 +39,16 @@ class Average(Protocol):
         """An average for one node and one channel, with whatever state it needs between rounds."""
 
 
+def is_one_sided(strategy: object) -> bool:
+    """Whether a strategy says ``one_sided = True``: no collectives, so that nodes may die, come back and come late."""
+    return bool(getattr(strategy, "one_sided", False))
+
+
 def describe(part: object) -> str:
     """A strategy or part as a user would write it: ``CELGC(period=8, gamma=1.0)``, defaults left out."""
     if not is_dataclass(part) or isinstance(part, type):
-        return str(getattr(part, "__name__", None) or repr(part))
+        # Python's own repr of an object holds an address, which two processes would take for a difference.
+        named = f"{type(part).__name__}()" if type(part).__repr__ is object.__repr__ else repr(part)
+        return str(getattr(part, "__name__", None) or named)
     told = [(f.name, getattr(part, f.name)) for f in fields(part) if getattr(part, f.name) != f.default]
     return f"{type(part).__name__}({', '.join(f'{name}={describe(value)}' for name, value in told)})"

@@ -27,9 +27,15 @@ def test_a_copy_has_memory_of_its_own():
     assert copy.data.tolist() == [0, 1, 2, 3, 4]
 
 
-@pytest.mark.parametrize("damage", [b"\xff" * HEADER_BYTES, b"raw" + b"\0" * 13 + b"\x63" + b"\0" * 47])
-def test_a_header_that_makes_no_sense_is_refused(damage):
-    with pytest.raises(ValueError, match="not the header of a message"):
+@pytest.mark.parametrize(
+    ("damage", "sentence"),
+    [
+        (b"\xff" * HEADER_BYTES, "codec must be 1 to 16 printable"),
+        (b"raw" + b"\0" * 13 + b"\x63" + b"\0" * 47, "no dtype 99"),
+    ],
+)
+def test_a_header_that_makes_no_sense_is_refused(damage, sentence):
+    with pytest.raises(ValueError, match=sentence):
         Message.read_header(damage)
 
 

@@ -7,24 +7,27 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import IO, Any, NamedTuple
 
-from benchmarks.slowlink.lab import Lab
+from benchmarks.slowlink.lab import Lab, LabNode
 
 _GLANCE = 0.1
 
 
-def run_everywhere(lab: Lab, module: str, *words: str, timeout: float) -> list[dict[str, Any]]:
+def run_everywhere(
+    lab: Lab, module: str, *words: str, timeout: float, nodes: Sequence[LabNode] | None = None
+) -> list[dict[str, Any]]:
     """Run ``python -m module words`` on every node at once; each one's last line on stdout, read as JSON, by rank.
 
-    RuntimeError with the end of what it said if one fails, or if they take longer than ``timeout`` seconds. Node 0's
-    stderr is passed on as it comes: that is where it says how far it is.
+    On some of the nodes only, if given. RuntimeError with the end of what it said if one fails, or if they take
+    longer than ``timeout`` seconds. Node 0's stderr is passed on as it comes: that is where it says how far it is.
     """
     command = [sys.executable, "-m", module, *words]
     crew: list[Member] = []
     with ExitStack() as stack:
-        for node in lab.nodes:
+        for node in lab.nodes if nodes is None else nodes:
             out, err = (stack.enter_context(tempfile.TemporaryFile()) for _ in range(2))
             environment = lab.torch_environment(node.rank)
             process = node.start(command, environment, stdout=out, stderr=err if node.rank else None)

@@ -9,7 +9,7 @@ import torch
 import typer
 
 import flockstep
-from flockstep.cli import demo, run, simulate
+from flockstep.cli import demo, doctor, keys, run, simulate
 
 _HELP = """
 Train in a flock, not in lockstep: PyTorch training on machines that are far
@@ -28,6 +28,10 @@ apart, uneven or unreliable.
 \b
 [bold]And train your own script on several processes:[/bold]
   flockstep run -n 4 train.py
+
+\b
+[bold]Something is wrong between machines?[/bold]
+  flockstep doctor
 """
 
 app = typer.Typer(
@@ -44,6 +48,8 @@ app.command("demo", help=demo.HELP)(demo.demo)
 app.command("simulate", help=simulate.HELP)(simulate.simulate)
 # Whatever follows the script's name belongs to the script.
 app.command("run", help=run.HELP, context_settings={"allow_interspersed_args": False})(run.run)
+app.command("doctor", help=doctor.HELP)(doctor.doctor)
+app.add_typer(keys.app, name="keys")
 
 
 def _show_version(wanted: bool) -> None:

@@ -14,8 +14,8 @@ from typing import Annotated, Any
 import torch
 import typer
 
-from flockstep import check
-from flockstep.cli import consoles
+from flockstep import check, units
+from flockstep.cli import apart, consoles
 
 HELP = """Run your own training script on several processes, one node each.
 
@@ -31,6 +31,14 @@ when one node fails, the others are stopped.
 \b
 [bold]Two machines[/bold], the same line on both; the first one is named by both:
   flockstep run -n 4 --nnodes 2 --rdzv-endpoint first.local:29400 train.py
+
+\b
+[bold]One-sided strategies[/bold]: nodes that stand by themselves. One that dies ends
+nothing, and one can come late, given the address of any that lives:
+  flockstep run -n 4 --keep-going --port 29600 train.py
+  flockstep run --join 127.0.0.1:29601 train.py
+With `--max-restarts` a node that dies is started again, alone. Between machines
+their mailboxes need keys: see `flockstep keys create --help`.
 
 A thin wrapper of torchrun: `torchrun --nproc-per-node 4 train.py` works as well.
 """
@@ -55,6 +63,23 @@ Endpoint = Annotated[
     str | None, typer.Option("--rdzv-endpoint", help="HOST:PORT of the first machine, where all of them meet.")
 ]
 Restarts = Annotated[int, typer.Option("--max-restarts", help="How often to start all nodes again when one fails.")]
+KeepGoing = Annotated[
+    bool, typer.Option("--keep-going", help="Start nodes one by one; when one dies, the others go on.")
+]
+Join = Annotated[
+    str | None,
+    typer.Option("--join", help="HOST:PORT of a node of a run that is under way; several, separated by commas."),
+]
+Rank = Annotated[
+    int | None, typer.Option("--rank", help="With --join: this node's number; the next free one unless given.")
+]
+KeysFolder = Annotated[
+    Path | None, typer.Option("--keys", help="Folder of `flockstep keys create`, or this machine's part of it.")
+]
+Host = Annotated[str | None, typer.Option("--host", help="Address that mailboxes listen on and are reached at.")]
+Port = Annotated[int | None, typer.Option("--port", help="Port of the first node's mailbox; the next has the next.")]
+Insecure = Annotated[bool, typer.Option("--insecure", help="Let mailboxes listen beyond this machine without keys.")]
+Timeout = Annotated[str | None, typer.Option("--timeout", help="How long any wait may last, such as '30 s'.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error of the launcher.")]
 
 
@@ -66,19 +91,71 @@ def run(
     node_rank: MachineRank = None,
     rdzv_endpoint: Endpoint = None,
     max_restarts: Restarts = 0,
+    keep_going: KeepGoing = False,
+    join: Join = None,
+    rank: Rank = None,
+    keys: KeysFolder = None,
+    host: Host = None,
+    port: Port = None,
+    insecure: Insecure = False,
+    timeout: Timeout = None,
     debug: Debug = False,
 ) -> None:
     """Run a script on several processes."""
     with consoles.plain_errors(debug=debug):
-        processes = check.whole("run", "-n", _processes() if nproc_per_node is None else nproc_per_node)
+        default = 1 if join else _processes()
+        processes = check.whole("run", "-n", default if nproc_per_node is None else nproc_per_node)
         check.whole("run", "--nnodes", nnodes)
         check.whole("run", "--max-restarts", max_restarts, at_least=0)
-        meeting = _meeting(nnodes, node_rank, rdzv_endpoint, max_restarts)
+        machine = _machine(nnodes, node_rank, rdzv_endpoint) if keep_going else 0
+        meeting = {} if keep_going or join else _meeting(nnodes, node_rank, rdzv_endpoint, max_restarts)
         if not script.is_file():
             raise ValueError(f"there is no script {str(script)!r} in {Path.cwd()}")
         os.environ.setdefault("OMP_NUM_THREADS", str(max(1, _cores() // processes)))
-        code = _launch([str(script), *(arguments or ())], processes, nnodes, max_restarts, meeting)
+        _set_mailboxes(keys, host, port, insecure, timeout)
+        command = [str(script), *(arguments or ())]
+        if rank is not None and not join:
+            raise ValueError("--rank is for a node that joins; give --join HOST:PORT as well")
+        if join:
+            code = apart.keep_going(command, apart.newcomers(processes, join, rank), restarts=max_restarts)
+        elif keep_going:
+            with apart.founders(processes, nnodes, machine, rdzv_endpoint) as environments:
+                code = apart.keep_going(command, environments, restarts=max_restarts)
+        else:
+            code = _launch(command, processes, nnodes, max_restarts, meeting)
     raise typer.Exit(code)
+
+
+def _set_mailboxes(keys: Path | None, host: str | None, port: int | None, insecure: bool, timeout: str | None) -> None:
+    """What nodes read from their environment, checked here once instead of in every one of them."""
+    if keys is not None:
+        if not keys.is_dir():
+            raise ValueError(f"--keys must be a folder, there is none at {str(keys)!r}")
+        os.environ["FLOCKSTEP_KEYS"] = str(keys.resolve())
+    if timeout is not None:
+        check.positive("run", "--timeout", units.seconds(timeout, "run.--timeout"))
+        os.environ["FLOCKSTEP_TIMEOUT"] = timeout
+    if port is not None:
+        if not 0 < port < 65536:
+            raise ValueError(f"--port must be between 1 and 65535, got {port}")
+        os.environ["FLOCKSTEP_PORT"] = str(port)
+    if host is not None:
+        os.environ["FLOCKSTEP_HOST"] = host
+    if insecure:
+        os.environ["FLOCKSTEP_INSECURE"] = "1"
+
+
+def _machine(machines: int, rank: int | None, endpoint: str | None) -> int:
+    """This machine's number among those whose nodes stand by themselves: nobody is there to deal it out."""
+    if machines == 1:
+        if endpoint is not None or rank not in (None, 0):
+            raise ValueError("--rdzv-endpoint and --node-rank are for several machines; give --nnodes as well")
+        return 0
+    if rank is None or endpoint is None:
+        raise ValueError("--keep-going on several machines needs --node-rank and --rdzv-endpoint HOST:PORT on each")
+    if not 0 <= rank < machines:
+        raise ValueError(f"--node-rank must be between 0 and {machines - 1}, got {rank}")
+    return rank
 
 
 def _meeting(machines: int, rank: int | None, endpoint: str | None, restarts: int) -> dict[str, Any]:
@@ -135,8 +212,7 @@ def _launch(command: Sequence[str], processes: int, machines: int, restarts: int
 
 
 def _told(rank: int, pid: int, code: int) -> int:
-    how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-    consoles.complain(f"Node {rank} (process {pid}) {how}; the others were stopped.")
+    consoles.complain(f"Node {rank} (process {pid}) {apart.how(code)}; the others were stopped.")
     # As a shell tells of a process that a signal ended.
     return 128 - code if code < 0 else code
 

@@ -32,6 +32,7 @@ luck. Ends with a table, a picture and a CSV file of rows.
   flockstep simulate DataParallel "LocalSGD(period=8)" --nodes 64
   flockstep simulate "CELGC(period=8, gamma=1.0)" --straggler 3:4x
   flockstep simulate "LocalSGD(period=8)" --slowdown 2:9x@3s+2s --spread 0.3
+  flockstep simulate "LocalSGD(period=8)" --pause 2@3s+2s
 
 \b
 A character LSTM, half a minute:
@@ -73,6 +74,9 @@ def simulate(
     straggler: options.Straggler = None,
     slowdown: options.Slowdown = None,
     crash: options.Crash = None,
+    pause: options.Pause = None,
+    partition: options.Partition = None,
+    loss: options.Loss = None,
     seed: options.Seed = 0,
     threads: options.Threads = 1,
     out: options.Out = options.OUT,
@@ -82,7 +86,13 @@ def simulate(
     with consoles.plain_errors(debug=debug):
         torch.set_num_threads(check.whole("simulate", "threads", threads))
         programs = [parse.strategy(text) for text in strategies]
-        faults: list[Fault] = [*map(misfortune.crash, crash or ()), *map(misfortune.slowdown, slowdown or ())]
+        faults: list[Fault] = [
+            *map(misfortune.crash, crash or ()),
+            *map(misfortune.slowdown, slowdown or ()),
+            *map(misfortune.pause, pause or ()),
+            *map(misfortune.partition, partition or ()),
+            *map(misfortune.loss, loss or ()),
+        ]
         setting = Setting(
             workload=parse.workload(workload),
             nodes=check.whole("simulate", "nodes", nodes),

@@ -6,10 +6,10 @@ check_backend(functools.partial(fs.launch, on="threads"))
 
 from __future__ import annotations
 
-from flockstep.testing import collectives, failures, messages
+from flockstep.testing import collectives, failures, messages, onesided
 from flockstep.testing.law import Law, Run
 
-_KINDS = [kind for module in (collectives, messages, failures) for kind in vars(module).values()]
+_KINDS = [kind for module in (collectives, messages, onesided, failures) for kind in vars(module).values()]
 
 BACKEND_LAWS: tuple[Law, ...] = tuple(
     kind() for kind in _KINDS if isinstance(kind, type) and issubclass(kind, Law) and kind is not Law

@@ -61,6 +61,21 @@ def test_a_straggler_costs_time(simulate, tmp_path):
     assert ends[2] > 3 * ends[0]
 
 
+@pytest.mark.parametrize("fault", [["--pause", "1@200ms+5s"], ["--partition", "0|1,2@200ms+5s"]])
+def test_what_stands_still_for_a_while_costs_that_while_and_no_number(simulate, tmp_path, fault):
+    rows = []
+    for more in ([], fault, ["--loss", "1"]):
+        result = simulate("DataParallel", *SMALL, *more)
+        assert result.exit_code == 0, result.output
+        with (tmp_path / "out" / "simulate.csv").open() as file:
+            rows.append(list(csv.DictReader(file)))
+    plain, late, lossy = rows
+    assert [row["loss"] for row in plain] == [row["loss"] for row in late]
+    assert float(late[-1]["seconds"]) == pytest.approx(float(plain[-1]["seconds"]) + 5, abs=0.1)
+    # Collectives are streams: no question is asked, none is lost.
+    assert plain == lossy
+
+
 def test_a_lost_node_still_shows_what_there_was(simulate, tmp_path):
     result = simulate("DataParallel", "LocalSGD(period=8)", *SMALL, "--crash", "2@200ms")
     assert result.exit_code == 1
@@ -101,6 +116,12 @@ MISTAKES = [
     (["DataParallel", "--straggler", "8:2x"], 2, "Compute.stragglers names node 8, but there are nodes 0 to 7"),
     (["DataParallel", "--straggler", "3"], 2, "cannot read the straggler '3'"),
     (["DataParallel", "--crash", "8@1s"], 2, "simulate.faults names node 8, but there are nodes 0 to 7"),
+    (["DataParallel", "--pause", "8@1s+1s"], 2, "simulate.faults names node 8, but there are nodes 0 to 7"),
+    (["DataParallel", "--pause", "3@1s"], 2, "cannot read the pause '3@1s'"),
+    (["DataParallel", "--partition", "0|8@1s+1s"], 2, "simulate.faults names node 8, but there are nodes 0 to 7"),
+    (["DataParallel", "--partition", "0|0@1s+1s"], 2, "Partition.groups names node 0 twice"),
+    (["DataParallel", "--loss", "5%"], 2, "cannot read the loss '5%'"),
+    (["DataParallel", "--loss", "2"], 2, "Loss.share must be between 0 and 1, got 2"),
     (["DataParallel", "--workload", "logistic(data='nowhere')"], 1, "there is neither a file 'nowhere' nor"),
     (["EpisodePlus(period=2, gamma=1.0, sampled=9)"], 1, "EpisodePlus.sampled must be at most the number of nodes, 8"),
 ]

@@ -17,6 +17,7 @@ import re
 import shutil
 import tempfile
 import warnings
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -68,8 +69,15 @@ def save(node: JoinedNode, folder: Path, moment: Moment | None = None) -> Path:
     target = folder / f"step-{moment.step:08d}"
     target.mkdir(parents=True, exist_ok=True)
     _write(target / f"node-{node.rank:04d}.safetensors", tensors, plain)
-    for step in complete(folder)[:-_KEPT_STEPS]:
-        shutil.rmtree(folder / f"step-{step:08d}", ignore_errors=True)
+    if node.one_sided:
+        # Nodes stand at different steps, and nobody waits for a checkpoint to be complete: each keeps its own.
+        for file in sorted(folder.glob(f"step-*/node-{node.rank:04d}.safetensors"))[:-_KEPT_STEPS]:
+            file.unlink()
+            with suppress(OSError):
+                file.parent.rmdir()
+    else:
+        for step in complete(folder)[:-_KEPT_STEPS]:
+            shutil.rmtree(folder / f"step-{step:08d}", ignore_errors=True)
     return target
 
 
@@ -101,6 +109,14 @@ async def load(node: JoinedNode, folder: Path) -> bool:
             stacklevel=2,
         )
     return True
+
+
+def load_own(node: JoinedNode, folder: Path) -> bool:
+    """Take up this node's own newest file, whatever the others do: for runs whose nodes step on their own."""
+    files = sorted(folder.glob(f"step-*/node-{node.rank:04d}.safetensors"))
+    if files:
+        _restore(node, files[-1], exactly=True)
+    return bool(files)
 
 
 def complete(folder: Path) -> list[int]:

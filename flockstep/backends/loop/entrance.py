@@ -16,16 +16,16 @@ async def compare(node: JoinedNode, strategy: str) -> None:
     """Mismatch unless every node brought the same strategy and a model of the same names, shapes and dtypes."""
     lines = [f"strategy {strategy}", *node.flat.describe()]
     digest = hashlib.sha256("\n".join(lines).encode()).digest()
-    mine = _text(digest)
+    mine = text(digest)
     theirs = await node.exchange([mine] * node.size, "door")
     if all(bytes(message.data.tolist()) == digest for message in theirs):
         return
     # Only now that something differs do whole lists travel, so that it can be named.
-    everyones = await node.exchange([_text(json.dumps(lines).encode())] * node.size, "door")
+    everyones = await node.exchange([text(json.dumps(lines).encode())] * node.size, "door")
     told = [json.loads(bytes(message.data.tolist())) for message in everyones]
     for rank, other in enumerate(told):
         if other != told[0]:
-            raise Mismatch(_first_difference(told[0], other, rank), rank=node.rank)
+            raise Mismatch(first_difference(told[0], other, 0, rank), rank=node.rank)
 
 
 async def take_weights_of_node_0(node: JoinedNode) -> None:
@@ -37,14 +37,16 @@ async def take_weights_of_node_0(node: JoinedNode) -> None:
         tensor.data.copy_(first.data.to(mine.device).view(tensor.dtype).view(tensor.shape))
 
 
-def _text(data: bytes) -> Message:
+def text(data: bytes) -> Message:
+    """Words as a message."""
     return Message(torch.frombuffer(bytearray(data), dtype=torch.uint8), "text", (), torch.uint8)
 
 
-def _first_difference(first: list[str], other: list[str], rank: int) -> str:
+def first_difference(first: list[str], other: list[str], a: int, b: int) -> str:
+    """In what nodes ``a`` and ``b`` differ, by the first line that does."""
     for mine, theirs in zip(first, other, strict=False):
         if mine != theirs:
-            return f"nodes 0 and {rank} do not train the same: node 0 has {mine!r}, node {rank} has {theirs!r}"
-    longer, by = (first, 0) if len(first) > len(other) else (other, rank)
+            return f"nodes {a} and {b} do not train the same: node {a} has {mine!r}, node {b} has {theirs!r}"
+    longer, by = (first, a) if len(first) > len(other) else (other, b)
     extra = longer[min(len(first), len(other))]
-    return f"nodes 0 and {rank} do not train the same: only node {by} has {extra!r}"
+    return f"nodes {a} and {b} do not train the same: only node {by} has {extra!r}"

@@ -8,18 +8,15 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
+from flockstep.backends.loop import snapshots
 from flockstep.backends.loop.driver import Driver, Park
 from flockstep.backends.loop.flat import FlatModel
-from flockstep.message import Message
+from flockstep.errors import LostPeer
 from flockstep.node import Node
-from flockstep.parts.codecs.raw import Raw
 from flockstep.trace import NodeReport, Row
-
-_SNAPSHOT = "flockstep snapshot"
 
 
 class JoinedNode(Node):
@@ -33,6 +30,8 @@ class JoinedNode(Node):
     model: nn.Module
     rows: list[Row]
     """What ``log`` recorded."""
+    one_sided = False
+    """Whether this node's run goes on without those who are lost, and takes in those who come late."""
     also: tuple[Any, ...] = ()
     """Further things with a state_dict, kept in checkpoints."""
 
@@ -66,6 +65,11 @@ class JoinedNode(Node):
     def start_computing(self) -> None:
         """The user's code goes on."""
 
+    @property
+    def address(self) -> str:
+        """HOST:PORT of this node's mailbox, where one who comes late can join; empty where there is none."""
+        return ""
+
     # For the user ------------------------------------------------------------------------------------------------
 
     def meet(self) -> None:
@@ -86,16 +90,16 @@ class JoinedNode(Node):
         self.flat.pull()
         wide = torch.promote_types(self.params.dtype, torch.float32)
         total, count = self.params.to(wide, copy=True), 1
-        question = Message(torch.empty(0, dtype=torch.uint8), "question", (), torch.float32)
         for peer in self.peers():
-            reply = await self.ask(peer, _SNAPSHOT, question)
-            total += Raw().decode(reply, self.params).to(wide)
+            try:
+                reply = await self.ask(peer, snapshots.TOPIC, snapshots.QUESTION)
+            except LostPeer:
+                if not self.one_sided:
+                    raise
+                continue
+            total += snapshots.read(reply, self.params)
             count += 1
         return (total / count).to(self.params.dtype)
-
-    def answer_snapshots(self) -> None:
-        """Let the others ask for this node's weights."""
-        self.answer(_SNAPSHOT, lambda peer, message: Raw().encode(self.params, np.random.default_rng(0)))
 
     def log(self, loss: float) -> None:
         """Record a loss, with the time and the bytes so far: node 0's are the rows of the trace."""

@@ -22,8 +22,13 @@ class Place(Protocol):
     size: int
     seed: int
 
-    def seat(self, model: nn.Module, optimizer: torch.optim.Optimizer, flat: FlatModel) -> JoinedNode:
+    def seat(
+        self, model: nn.Module, optimizer: torch.optim.Optimizer, flat: FlatModel, *, one_sided: bool
+    ) -> JoinedNode:
         """A node for this seat, with a driver that performs what its backend's verbs await."""
+
+    def admit(self, node: JoinedNode, strategy: str) -> bool:
+        """Let a node of a one-sided run come in by itself; False where nodes come in together."""
 
     def leave(self, node: JoinedNode) -> None:
         """The loop ended well: wait for background work, and leave together."""

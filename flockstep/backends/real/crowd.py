@@ -7,7 +7,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable
 
-from flockstep.backends.real.fabric import Fabric
+from flockstep.backends.real.fabric import Fabric, MakeFabric
 from flockstep.backends.real.jobs import Job, Outcome
 from flockstep.backends.real.threads import Hub, ThreadFabric
 from flockstep.backends.real.verdict import verdict
@@ -23,10 +23,10 @@ def run_threads(job: Job, on_row: Callable[[Row], None] | None) -> dict[int, Out
     hubs: dict[int, Hub] = defaultdict(lambda: Hub(job.size, job.timeout))
     lock = threading.Lock()
 
-    def fabrics(rank: int) -> Callable[[], Fabric]:
+    def fabrics(rank: int) -> MakeFabric:
         joins = itertools.count()
 
-        def make() -> Fabric:
+        def make(one_sided: bool) -> Fabric:
             with lock:
                 hub = hubs[next(joins)]
             if errors:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, Protocol
 
@@ -11,6 +11,9 @@ from torch import Tensor
 from flockstep.errors import FlockstepError
 from flockstep.message import Message
 from flockstep.node import Handler
+
+MakeFabric = Callable[[bool], "Fabric"]
+"""A new connection with the others; for a one-sided program if True, which needs no collectives and no store."""
 
 
 class Fabric(Protocol):

@@ -11,12 +11,12 @@ from torch import Tensor
 
 from flockstep.backends.loop import place
 from flockstep.backends.real.drive import drive
-from flockstep.backends.real.fabric import Fabric
+from flockstep.backends.real.fabric import MakeFabric
 from flockstep.backends.real.joined import RealPlace
 from flockstep.backends.real.training import TrainingNode
 from flockstep.errors import located
 from flockstep.node import OptimizerFactory
-from flockstep.strategy import Strategy, describe
+from flockstep.strategy import Strategy, describe, is_one_sided
 from flockstep.trace import NodeReport, Row, Trace
 from flockstep.workloads.workload import Workload
 
@@ -39,6 +39,10 @@ class Job(Protocol):
         """How many nodes there are."""
 
     @property
+    def one_sided(self) -> bool:
+        """Whether it goes on when nodes die."""
+
+    @property
     def timeout(self) -> float:
         """How long any wait may last."""
 
@@ -46,7 +50,7 @@ class Job(Protocol):
     def name(self) -> str:
         """What it is, in the words of a trace."""
 
-    def run(self, rank: int, make_fabric: Callable[[], Fabric], on_row: Callable[[Row], None] | None) -> Outcome:
+    def run(self, rank: int, make_fabric: MakeFabric, on_row: Callable[[Row], None] | None) -> Outcome:
         """One node's whole life, on whichever thread or process this is."""
 
 
@@ -64,13 +68,18 @@ class TrainWorkload:
     timeout: float
 
     @property
+    def one_sided(self) -> bool:
+        """The strategy knows."""
+        return is_one_sided(self.strategy)
+
+    @property
     def name(self) -> str:
         """The strategy, as one would write it."""
         return describe(self.strategy)
 
-    def run(self, rank: int, make_fabric: Callable[[], Fabric], on_row: Callable[[Row], None] | None) -> Outcome:
+    def run(self, rank: int, make_fabric: MakeFabric, on_row: Callable[[Row], None] | None) -> Outcome:
         """Run the strategy's program to its end."""
-        node, fabric = None, make_fabric()
+        node, fabric = None, make_fabric(is_one_sided(self.strategy))
         try:
             node = TrainingNode(
                 fabric,
@@ -82,6 +91,7 @@ class TrainWorkload:
                 record_every=self.record_every,
                 seed=self.seed,
                 on_row=on_row,
+                one_sided=is_one_sided(self.strategy),
             )
             drive(self.strategy.run(node))
             node.finish()
@@ -102,11 +112,16 @@ class CallFunction:
     timeout: float
 
     @property
+    def one_sided(self) -> bool:
+        """Nobody knows what a function joins with: one that dies ends all."""
+        return False
+
+    @property
     def name(self) -> str:
         """The function's name."""
         return describe(self.function)
 
-    def run(self, rank: int, make_fabric: Callable[[], Fabric], on_row: Callable[[Row], None] | None) -> Outcome:
+    def run(self, rank: int, make_fabric: MakeFabric, on_row: Callable[[Row], None] | None) -> Outcome:
         """Call the function in a place of its own."""
         seat = RealPlace(rank, self.size, self.seed, make_fabric)
         before = place.set_current(seat)
@@ -125,9 +140,11 @@ class CallFunction:
 def assemble(job: Job, outcomes: dict[int, Outcome]) -> Trace:
     """One trace from what the nodes brought home."""
     ranks = sorted(outcomes)
+    # Of all nodes the first records; in a one-sided run the first of those that live.
+    rows = sorted((row for outcome in outcomes.values() for row in outcome.rows), key=lambda row: row.seconds)
     return Trace(
         job.name,
-        outcomes[ranks[0]].rows,
+        rows if job.one_sided else outcomes[ranks[0]].rows,
         [outcomes[rank].report for rank in ranks],
         {rank: outcomes[rank].model for rank in ranks},
         {rank: outcomes[rank].result for rank in ranks},

@@ -5,34 +5,55 @@ from __future__ import annotations
 import itertools
 import os
 import time
-from collections.abc import Callable
 from functools import lru_cache
 
 import torch
 from torch import nn
 
+from flockstep import units
 from flockstep.backends.loop.driver import Driver
 from flockstep.backends.loop.flat import FlatModel
 from flockstep.backends.loop.node import JoinedNode
 from flockstep.backends.real import c10d
-from flockstep.backends.real.fabric import Fabric
+from flockstep.backends.real.door import Door
+from flockstep.backends.real.fabric import Fabric, MakeFabric
+from flockstep.backends.real.mail import MailFabric
 from flockstep.backends.real.node import RealNode
 from flockstep.backends.real.processes import ProcessFabric
+from flockstep.backends.real.rendezvous import Rendezvous
 from flockstep.backends.real.threads import Hub, ThreadFabric
 from flockstep.errors import located
 
 _TIMEOUT = 300.0
 
 
+def timeout() -> float:
+    """How long any wait may last in a process that something else has started: FLOCKSTEP_TIMEOUT, in seconds."""
+    return units.seconds(os.environ.get("FLOCKSTEP_TIMEOUT", _TIMEOUT), "FLOCKSTEP_TIMEOUT")
+
+
 class RealJoinedNode(JoinedNode, RealNode):
     """A real node in the user's loop. What happens between two steps is the user's computing."""
 
-    def __init__(self, place: RealPlace, model: nn.Module, optimizer: torch.optim.Optimizer, flat: FlatModel) -> None:
-        RealNode.__init__(self, place.make_fabric(), place.rank, place.size, place.seed)
+    def __init__(
+        self,
+        place: RealPlace,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        flat: FlatModel,
+        one_sided: bool,
+    ) -> None:
+        RealNode.__init__(self, place.make_fabric(one_sided), place.rank, place.size, place.seed)
+        self.one_sided = one_sided
         self.rows = []
         self.model, self.optimizer, self.flat, self.params = model, optimizer, flat, flat.vector
         self.driver = Driver(flat, lambda block: block.call())
         self._computing_since = time.perf_counter()
+
+    @property
+    def address(self) -> str:
+        """Where this node's mailbox is."""
+        return self.fabric.mailbox().members.me.address if isinstance(self.fabric, MailFabric) else ""
 
     def stop_computing(self) -> None:
         self.tally.computing += time.perf_counter() - self._computing_since
@@ -43,21 +64,32 @@ class RealJoinedNode(JoinedNode, RealNode):
 
     def fail(self, error: Exception) -> None:
         """Let nobody here wait any longer."""
-        self._fabric.fail(located(error, self.rank, self.now))
+        self.fabric.fail(located(error, self.rank, self.now))
 
 
 class RealPlace:
     """A real seat. Every join has a fabric of its own, so that one after another never mix."""
 
-    def __init__(self, rank: int, size: int, seed: int, make_fabric: Callable[[], Fabric]) -> None:
+    def __init__(self, rank: int, size: int, seed: int, make_fabric: MakeFabric) -> None:
         self.rank, self.size, self.seed, self.make_fabric = rank, size, seed, make_fabric
         self.last: RealJoinedNode | None = None
         """The node of the newest join here."""
 
-    def seat(self, model: nn.Module, optimizer: torch.optim.Optimizer, flat: FlatModel) -> JoinedNode:
+    def seat(
+        self, model: nn.Module, optimizer: torch.optim.Optimizer, flat: FlatModel, *, one_sided: bool
+    ) -> JoinedNode:
         """A node that blocks where its strategy awaits."""
-        self.last = RealJoinedNode(self, model, optimizer, flat)
+        self.last = RealJoinedNode(self, model, optimizer, flat, one_sided)
         return self.last
+
+    def admit(self, node: JoinedNode, strategy: str) -> bool:
+        """One-sided runs over a network are entered one by one."""
+        fabric = self.last.fabric if self.last else None
+        if type(fabric) is not MailFabric:
+            return False
+        door = Door(node, strategy, fabric.reachable, newcomer=fabric.newcomer)
+        node.driver.call(door.come_in(fabric.timeout, time.sleep))
+        return True
 
     def leave(self, node: JoinedNode) -> None:
         """Wait for background work, and for everyone."""
@@ -72,7 +104,7 @@ class RealPlace:
 
 def alone() -> RealPlace:
     """A run of one."""
-    return RealPlace(0, 1, 0, lambda: ThreadFabric(Hub(1, _TIMEOUT), 0))
+    return RealPlace(0, 1, 0, lambda one_sided: ThreadFabric(Hub(1, _TIMEOUT), 0))
 
 
 def started_by_torchrun() -> RealPlace | None:
@@ -85,18 +117,31 @@ def started_by_torchrun() -> RealPlace | None:
 @lru_cache(maxsize=1)
 def _torchrun_place() -> RealPlace:
     store, rank, size = torchrun_store()
-    return RealPlace(rank, size, 0, process_fabrics(store, rank, size, _TIMEOUT))
+    return RealPlace(rank, size, 0, process_fabrics(store, rank, size, timeout()))
 
 
 @lru_cache(maxsize=1)
 def torchrun_store() -> tuple[c10d.Store, int, int]:
     """The store that torchrun's processes share, this one's rank, and how many they are."""
-    store, rank, size = next(iter(c10d.rendezvous("env://")))
+    if path := os.environ.get("FLOCKSTEP_STORE"):
+        # Nodes of one machine: a file cannot die, and needs nobody to hold it.
+        store, rank, size = c10d.FileStore(path, -1), int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    else:
+        store, rank, size = next(iter(c10d.rendezvous("env://")))
     # A restarted group must not read what the one before it wrote.
     return c10d.PrefixStore(f"flockstep/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store), rank, size
 
 
-def process_fabrics(store: c10d.Store, rank: int, size: int, timeout: float) -> Callable[[], Fabric]:
+def process_fabrics(store: c10d.Store, rank: int, size: int, timeout: float) -> MakeFabric:
     """A new fabric at each call; the k-th of one process belongs with the k-th of every other."""
     joins = itertools.count()
-    return lambda: ProcessFabric(store, rank, size, timeout, section=f"join/{next(joins)}")
+
+    def make(one_sided: bool) -> Fabric:
+        section = f"join/{next(joins)}"
+        if not one_sided:
+            return ProcessFabric(store, rank, size, timeout, section=section)
+        meeting = Rendezvous(store, size, section)
+        again = meeting.comes_again(rank)
+        return MailFabric(rank, size, timeout, lambda: meeting.open_house(rank, timeout), newcomer=again)
+
+    return make

@@ -29,7 +29,7 @@ class RealNode(Node):
         self.tally = NodeReport(rank)
         self.kept, self.kept_before = {}, {}
         self.channels = Channels(rank)
-        self._fabric = fabric
+        self.fabric = fabric
         self._background: list[Background[Any]] = []
         self._began, self._paused = time.perf_counter(), 0.0
 
@@ -43,7 +43,7 @@ class RealNode(Node):
         nbytes = ring_bytes(v.nbytes, self.size)
         self.tally.bytes_sent += nbytes
         self.tally.bytes_received += nbytes
-        result: Tensor = await self._meet(self._fabric.mean, v.detach().clone(), "mean", channel)
+        result: Tensor = await self._meet(self.fabric.mean, v.detach().clone(), "mean", channel)
         return result
 
     async def exchange(self, messages: Sequence[Message], channel: str = "exchange") -> list[Message]:
@@ -51,13 +51,13 @@ class RealNode(Node):
             raise ValueError(f"exchange needs one message per node, {self.size}, got {len(messages)}")
         self.tally.bytes_sent += sum(m.nbytes for to, m in enumerate(messages) if to != self.rank)
         copies = [message.copy() for message in messages]
-        received: list[Message] = await self._meet(self._fabric.exchange, copies, "exchange", channel)
+        received: list[Message] = await self._meet(self.fabric.exchange, copies, "exchange", channel)
         self.tally.bytes_received += sum(m.nbytes for by, m in enumerate(received) if by != self.rank)
         return received
 
     def _fail(self, error: Exception) -> None:
         # In a handler or a background task: the main task learns of it at its next wait.
-        self._fabric.fail(located(error, self.rank, self.now))
+        self.fabric.fail(located(error, self.rank, self.now))
 
     def _meet(self, begin: Callable[..., Any], thing: Any, verb: str, channel: str) -> Block:
         # Begun here, in the program's own order; only the waiting is left to whichever thread drives.
@@ -66,7 +66,7 @@ class RealNode(Node):
 
         def wait() -> Any:
             with self.spending("talking"):
-                return self._fabric.wait(future, f"{verb}({channel!r}), round {round}", channel, round)
+                return self.fabric.wait(future, f"{verb}({channel!r}), round {round}", channel, round)
 
         return Block(wait)
 
@@ -78,36 +78,41 @@ class RealNode(Node):
                 self._fail(error)
                 raise
 
-        self._fabric.answer(topic, guarded)
+        self.fabric.answer(topic, guarded)
 
     async def ask(self, peer: int, topic: str, message: Message) -> Message:
-        check.peer(peer, self.rank, self.size)
+        self._check_peer(peer)
         copy = message.copy()
         self.tally.bytes_sent += copy.nbytes
 
         def wait() -> Message:
             with self.spending("talking"):
-                return self._fabric.ask(peer, topic, copy)
+                return self.fabric.ask(peer, topic, copy)
 
         reply: Message = await Block(wait)
         self.tally.bytes_received += reply.nbytes
         return reply
 
     def send(self, peer: int, message: Message) -> None:
-        check.peer(peer, self.rank, self.size)
+        self._check_peer(peer)
         self.tally.bytes_sent += message.nbytes
-        self._fabric.send(peer, message.copy())
+        self.fabric.send(peer, message.copy())
 
     async def receive(self, peer: int) -> Message:
-        check.peer(peer, self.rank, self.size)
+        self._check_peer(peer)
 
         def wait() -> Message:
             with self.spending("waiting"):
-                return self._fabric.receive(peer)
+                return self.fabric.receive(peer)
 
         message: Message = await Block(wait)
         self.tally.bytes_received += message.nbytes
         return message
+
+    def _check_peer(self, peer: int) -> None:
+        # Those who came late have numbers beyond the size the run began with.
+        if not (isinstance(peer, int) and peer >= self.size and peer in self.fabric.peers()):
+            check.peer(peer, self.rank, self.size)
 
     def spawn(self, coroutine: Coroutine[Any, Any, T]) -> Pending[T]:
         background = Background(coroutine, self._fail)
@@ -115,7 +120,7 @@ class RealNode(Node):
         return background
 
     def peers(self) -> tuple[int, ...]:
-        return self._fabric.peers()
+        return self.fabric.peers()
 
     def count(self, name: str, amount: int | Tensor = 1) -> None:
         self.tally.count(name, amount)
@@ -131,11 +136,11 @@ class RealNode(Node):
             background.wait()
         self.tally.seconds = self.now
         self.tally.settle()
-        self._fabric.leave(self.channels.rounds)
+        self.fabric.leave(self.channels.rounds)
 
     def close(self) -> None:
         """Nothing more is to be said."""
-        self._fabric.close()
+        self.fabric.close()
 
     @contextmanager
     def spending(self, kind: str) -> Iterator[None]:

@@ -19,11 +19,10 @@ import torch
 from torch import Tensor
 
 from flockstep.backends.real import c10d
-from flockstep.backends.real.mailbox import Mailbox
+from flockstep.backends.real.mail import MailFabric
 from flockstep.backends.real.rendezvous import Rendezvous
 from flockstep.errors import Deadlock, FlockstepError, LostPeer, nodes_named, stuck, unlike
 from flockstep.message import HEADER_BYTES, Message
-from flockstep.node import Handler
 
 # How often a node that waits looks whether what it waits for can still come.
 _GLANCE = 0.2
@@ -60,18 +59,15 @@ class _Channel:
                 _settle(future, result)
 
 
-class ProcessFabric:
+class ProcessFabric(MailFabric):
     """This process's way to the others."""
 
     def __init__(self, store: c10d.Store, rank: int, size: int, timeout: float, section: str = "") -> None:
-        self._rank, self._size, self._timeout = rank, size, timeout
-        self._store = c10d.PrefixStore(section, store)
         self.rendezvous = Rendezvous(store, size, section)
+        super().__init__(rank, size, timeout, lambda: self.rendezvous.open_house(rank, timeout))
+        self._store = c10d.PrefixStore(section, store)
         self._channels: dict[str, _Channel] = {}
         self._waiting: dict[Future[Any], None] = {}
-        self._error: Exception | None = None
-        self._box: Mailbox | None = None
-        self._lock = threading.Lock()
 
     def mean(self, v: Tensor, channel: str, round: int) -> Future[Tensor]:
         def job(group: Any, first: bool) -> Tensor:
@@ -94,7 +90,7 @@ class ProcessFabric:
         return self._channel(channel, device).begin(job)
 
     def wait(self, future: Future[Any], where: str, channel: str, round: int) -> Any:
-        deadline = time.monotonic() + self._timeout
+        deadline = time.monotonic() + self.timeout
         self._waiting[future] = None
         try:
             while True:
@@ -108,26 +104,14 @@ class ProcessFabric:
                     if gone := self.rendezvous.gone_before(channel, round):
                         raise stuck([self._rank], where, gone, channel=channel, round=round) from None
                     if time.monotonic() > deadline:
-                        message = f"node {self._rank} waited {self._timeout:g} s in {where}"
+                        message = f"node {self._rank} waited {self.timeout:g} s in {where}"
                         raise Deadlock(message, channel=channel, round=round) from None
         finally:
             self._waiting.pop(future, None)
 
-    def answer(self, topic: str, handler: Handler) -> None:
-        self._mailbox().answer(topic, handler)
-
-    def ask(self, peer: int, topic: str, message: Message) -> Message:
-        return self._mailbox().ask(peer, topic, message)
-
-    def send(self, peer: int, message: Message) -> None:
-        self._mailbox().send(peer, message)
-
-    def receive(self, peer: int) -> Message:
-        return self._mailbox().receive(peer)
-
     def peers(self) -> tuple[int, ...]:
         dead = self.rendezvous.dead()
-        return tuple(rank for rank in range(self._size) if rank != self._rank and rank not in dead)
+        return tuple(rank for rank in super().peers() if rank not in dead)
 
     def fail(self, error: FlockstepError) -> None:
         self._error = error
@@ -136,20 +120,21 @@ class ProcessFabric:
 
     def leave(self, rounds: dict[str, int]) -> None:
         self.rendezvous.leave(self._rank, rounds)
-        deadline = time.monotonic() + self._timeout
+        deadline = time.monotonic() + self.timeout
         while self.rendezvous.left() < self._size:
             if self._error is not None:
                 raise self._error
             if time.monotonic() > deadline:
-                raise Deadlock(f"node {self._rank} has returned and waited {self._timeout:g} s for the others to")
+                raise Deadlock(f"node {self._rank} has returned and waited {self.timeout:g} s for the others to")
             time.sleep(0.02)
 
     def close(self) -> None:
         """The last thing to do: whoever holds the store must outlive the others' use of it."""
         self._store.add("closed", 1)
-        deadline = time.monotonic() + self._timeout
+        deadline = time.monotonic() + self.timeout
         while self._rank == 0 and self._store.add("closed", 0) < self._size and time.monotonic() < deadline:
             time.sleep(0.02)
+        super().close()
 
     def _lost(self, dead: list[int], where: str) -> LostPeer:
         return LostPeer(f"node {self._rank} was in {where} when it lost {nodes_named(dead)}", rank=self._rank)
@@ -163,7 +148,7 @@ class ProcessFabric:
         return device.type == "cuda" and torch.cuda.device_count() >= self._size
 
     def _group(self, name: str, device: torch.device) -> Any:
-        store, timeout = c10d.PrefixStore(f"channel/{name}", self._store.clone()), timedelta(seconds=self._timeout)
+        store, timeout = c10d.PrefixStore(f"channel/{name}", self._store.clone()), timedelta(seconds=self.timeout)
         if self._nccl(device):
             torch.cuda.set_device(device)
             return c10d.nccl(store, self._rank, self._size, timeout)
@@ -181,12 +166,6 @@ class ProcessFabric:
         for rank, other in enumerate(told):
             if other != told[0]:
                 raise unlike(0, told[0], rank, other, channel=channel, round=round)
-
-    def _mailbox(self) -> Mailbox:
-        with self._lock:
-            if self._box is None:
-                self._box = Mailbox(self._rank, self.rendezvous, self._timeout)
-            return self._box
 
 
 def _exchange(group: Any, messages: Sequence[Message], device: torch.device) -> list[Message]:

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import json
-import time
+import uuid
+from contextlib import suppress
 
 from flockstep.backends.real import c10d
+from flockstep.backends.real.mailbox.house import House, Site, open_house
+from flockstep.backends.real.mailbox.limits import Limits
+
+LOST = (RuntimeError,)
+"""What a store raises when whoever holds it is gone; torch's own errors are of this kind."""
 
 
 class Rendezvous:
@@ -16,17 +22,24 @@ class Rendezvous:
         self._everyone = store.clone()
         self._store, self._size = c10d.PrefixStore(section, self._everyone), size
 
-    def publish(self, rank: int, address: str) -> None:
-        """Say where a node's mailbox is."""
-        self._store.set(f"mailbox/{rank}", address)
+    def open_house(self, rank: int, timeout: float) -> House:
+        """A mailbox that the others find through the store, and whose node finds the others there."""
+        # What the run is called: drawn by whoever comes first, the same for all.
+        run = bytes.fromhex(self._store.compare_set("run", "", uuid.uuid4().hex).decode())
+        house = open_house(run, rank, self._size, Limits(timeout), Site.from_environment(rank), self.find)
+        self._store.set(f"mailbox/{rank}", str(house.box.members.me))
+        return house
 
-    def look_up(self, rank: int, deadline: float) -> str:
-        """Where a node's mailbox is; waits until it has one."""
-        while not self._store.check([f"mailbox/{rank}"]):
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"node {rank} has no mailbox")
-            time.sleep(0.01)
-        return str(self._store.get(f"mailbox/{rank}").decode())
+    def comes_again(self, rank: int) -> bool:
+        """Whether a node of this number has been here before."""
+        return int(self._store.add(f"came/{rank}", 1)) > 1
+
+    def find(self, rank: int) -> str | None:
+        """What a node published; None if nothing yet, or if the store is gone."""
+        with suppress(*LOST):
+            if self._store.check([f"mailbox/{rank}"]):
+                return str(self._store.get(f"mailbox/{rank}").decode())
+        return None
 
     def leave(self, rank: int, rounds: dict[str, int]) -> None:
         """A node's program has returned, having begun so many rounds on each channel."""
@@ -43,10 +56,11 @@ class Rendezvous:
         self._everyone.add("dead", 1)
 
     def dead(self) -> list[int]:
-        """Who died."""
-        if not self._everyone.add("dead", 0):
-            return []
-        return [rank for rank in range(self._size) if self._everyone.check([f"dead/{rank}"])]
+        """Who died, as far as the store tells."""
+        with suppress(*LOST):
+            if self._everyone.add("dead", 0):
+                return [rank for rank in range(self._size) if self._everyone.check([f"dead/{rank}"])]
+        return []
 
     def gone_before(self, channel: str, round: int) -> list[int]:
         """Who returned without ever beginning this round; empty once all have returned."""

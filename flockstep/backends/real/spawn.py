@@ -45,7 +45,7 @@ def run_processes(job: Job, on_row: Callable[[Row], None] | None) -> dict[int, O
 
 class _Children:
     def __init__(self, job: Job) -> None:
-        self._size = job.size
+        self._size, self._one_sided = job.size, job.one_sided
         # A file, not a TCP store: that one looks up the name of every client, and stalls for seconds where DNS does.
         self._folder = tempfile.TemporaryDirectory(prefix="flockstep-")
         self._path = str(Path(self._folder.name) / "store")
@@ -54,6 +54,8 @@ class _Children:
         self._payload = cloudpickle.dumps(job)
         self._outcomes: dict[int, Outcome] = {}
         self._errors: dict[int, FlockstepError] = {}
+        # Of a one-sided run, where the others go on.
+        self._deaths: dict[int, FlockstepError] = {}
         self._ranks: dict[Connection, int] = {}
         self._processes: list[Any] = []
 
@@ -78,8 +80,8 @@ class _Children:
                 self._hear(ready, on_row)  # type: ignore[arg-type]
             if self._errors and deadline is None:
                 deadline = time.monotonic() + _GRACE
-        if self._errors:
-            raise verdict(self._errors)
+        if self._errors or not self._outcomes:
+            raise verdict(self._errors or self._deaths)
         return self._outcomes
 
     def _hear(self, connection: Connection, on_row: Callable[[Row], None] | None) -> None:
@@ -89,8 +91,8 @@ class _Children:
         except EOFError:
             del self._ranks[connection]
             if rank not in self._outcomes and rank not in self._errors:
-                self._errors[rank] = self._death(rank)
                 self._rendezvous.bury(rank)
+                (self._deaths if self._one_sided else self._errors)[rank] = self._death(rank)
             return
         if kind == "row" and on_row is not None:
             on_row(thing)

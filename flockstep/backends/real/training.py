@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable
 import torch
 from torch import Tensor
 
+from flockstep.backends.loop import snapshots
 from flockstep.backends.real.drive import Block
 from flockstep.backends.real.fabric import Fabric
 from flockstep.backends.real.node import RealNode
@@ -33,6 +34,7 @@ class TrainingNode(RealNode):
         record_every: int,
         seed: int,
         on_row: Callable[[Row], None] | None = None,
+        one_sided: bool = False,
     ) -> None:
         super().__init__(fabric, rank, size, seed)
         self.params = workload.start()
@@ -41,6 +43,9 @@ class TrainingNode(RealNode):
         self.total_steps, self.record_every = steps, record_every
         self._workload, self._on_row = workload, on_row
         self._data = stream(seed, rank, "data")
+        self._one_sided = one_sided
+        if one_sided:
+            snapshots.answer(self)
 
     def steps(self) -> AsyncIterator[int]:
         """As many as were asked for."""
@@ -68,14 +73,40 @@ class TrainingNode(RealNode):
             self.params.grad = None
 
     def finish(self) -> None:
-        """Leave together, and take the last record on the way out."""
+        """Leave together, and take the last record on the way out; by asking only while all still answer."""
+        if self._one_sided:
+            self.record(self.step_count)
         self.rest()
-        self.record(self.step_count)
+        if not self._one_sided:
+            self.record(self.step_count)
         self.close()
 
     def record(self, step: int) -> None:
-        """Measure the loss of the average model, all nodes together, with the clocks stopped."""
+        """Measure the loss of the average model, with the clock stopped."""
         before = time.perf_counter()
+        measured = self._measure_by_asking() if self._one_sided else self._measure_together()
+        self._paused += time.perf_counter() - before
+        if measured is None:
+            return
+        loss, sent, spread = measured
+        if not math.isfinite(loss):
+            raise Diverged(f"the loss of the average model is {loss} at step {step}", time=self.now)
+        self.rows.append(Row(self.now, step, loss, sent, spread))
+        if self._on_row is not None and (self._one_sided or self.rank == 0):
+            self._on_row(self.rows[-1])
+
+    def _measure_by_asking(self) -> tuple[float, float, float] | None:
+        """One node alone, the lowest that lives, asks the others, who do not stop for it."""
+        if self.rank != min((self.rank, *self.peers())):
+            return None
+        # Past the node's own verbs: not part of the algorithm, so its bytes are not counted.
+        models = torch.stack(list(snapshots.of_the_living(self, self.fabric.ask)))
+        average = models.mean(0)
+        spread = float((models - average).square().sum(1).double().mean())
+        return self._workload.loss(average.to(self.params.dtype)), float(self.tally.bytes_sent), spread
+
+    def _measure_together(self) -> tuple[float, float, float]:
+        """All nodes wait for each other."""
         size = torch.tensor([float(self.tally.bytes_sent)], dtype=torch.float64)
         average, sent = self._unseen_mean(self.params), self._unseen_mean(size)
         distance = (self.params - average).square().sum().double().reshape(1)
@@ -83,19 +114,14 @@ class TrainingNode(RealNode):
         # Everybody waits for the verdict of node 0, so that a loss that is not finite ends all nodes alike.
         loss = self._workload.loss(average) if self.rank == 0 else 0.0
         loss = self.size * float(self._unseen_mean(torch.tensor([loss], dtype=torch.float64)))
-        self._paused += time.perf_counter() - before
-        if not math.isfinite(loss):
-            raise Diverged(f"the loss of the average model is {loss} at step {step}", time=self.now)
-        self.rows.append(Row(self.now, step, loss, float(sent), float(spread)))
-        if self._on_row is not None and self.rank == 0:
-            self._on_row(self.rows[-1])
+        return loss, float(sent), float(spread)
 
     def _unseen_mean(self, v: Tensor) -> Tensor:
         # Not part of the algorithm: neither its bytes nor its time are counted.
         channel = f"record {v.numel()} {v.dtype}"
         round = self.channels.next_round(channel)
-        future = self._fabric.mean(v.clone(), channel, round)
-        result: Tensor = self._fabric.wait(future, f"record of the loss, number {round}", channel, round)
+        future = self.fabric.mean(v.clone(), channel, round)
+        result: Tensor = self.fabric.wait(future, f"record of the loss, number {round}", channel, round)
         return result
 
 

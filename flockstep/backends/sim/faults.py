@@ -1,22 +1,41 @@
-"""Declared misfortune: what happens to virtual nodes, and when."""
+"""Declared misfortune: what happens to virtual nodes, and when.
+
+A fault comes first of all that happens at its moment, and one that lasts is over at its end: from ``start`` until just
+before ``start + duration``.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from flockstep import check, units
 
 
+def _span(start: str | float, duration: str | float) -> tuple[float, float]:
+    begin = units.seconds(start)
+    return begin, begin + units.seconds(duration)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Crash:
-    """A node dies at a moment and stays dead."""
+    """A node dies at a moment. It stays dead, or begins its program anew ``back_after`` later.
+
+    Who comes back is what a process started again would be: the model, the optimizer, the step count and the random
+    streams of the start, and ``node.incarnation`` one higher. What was on its way to or from it when it died is lost.
+    Only strategies without collectives can go on with it, since those need everybody who ever was. The run waits for
+    who is still to come; a crash of a node that is down does nothing.
+    """
 
     node: int
     at: str | float
+    back_after: str | float | None = None
 
     def __post_init__(self) -> None:
         check.whole(self, "node", self.node, at_least=0)
         units.seconds(self.at, "Crash.at")
+        if self.back_after is not None:
+            units.seconds(self.back_after, "Crash.back_after")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,8 +55,97 @@ class Slowdown:
 
     def factor_at(self, time: float) -> float:
         """How much slower the node is at a moment."""
-        start = units.seconds(self.start)
-        return self.factor if start <= time < start + units.seconds(self.duration) else 1.0
+        start, end = _span(self.start, self.duration)
+        return self.factor if start <= time < end else 1.0
 
 
-Fault = Crash | Slowdown
+@dataclass(frozen=True, kw_only=True)
+class Pause:
+    """A node stands still from ``start`` for ``duration``, as after SIGSTOP, and then goes on where it was.
+
+    It computes nothing, answers nothing, and messages to and from it do not move. Clocks go on: whoever asks it may
+    give it up, and a question of its own that ran out of time meanwhile is lost when it wakes. It stays a member.
+    Its report counts the time under what it was doing.
+    """
+
+    node: int
+    start: str | float
+    duration: str | float
+
+    def __post_init__(self) -> None:
+        check.whole(self, "node", self.node, at_least=0)
+        units.seconds(self.start, "Pause.start")
+        units.seconds(self.duration, "Pause.duration")
+
+    @property
+    def span(self) -> tuple[float, float]:
+        """From when until when."""
+        return _span(self.start, self.duration)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Partition:
+    """Messages between different ``groups`` of nodes do not move from ``start`` for ``duration``.
+
+    They are not lost: like TCP over a cable that was pulled, they go on afterwards unless somebody has given up.
+    Collectives wait. Nodes named in no group are one further group.
+    """
+
+    groups: Sequence[Sequence[int]]
+    start: str | float
+    duration: str | float
+
+    def __post_init__(self) -> None:
+        if not self.groups or not all(isinstance(group, Sequence) and group for group in self.groups):
+            raise ValueError(f"Partition.groups must be groups of nodes such as ((0, 1), (2, 3)), got {self.groups!r}")
+        named = [check.whole(self, "groups", rank, at_least=0) for group in self.groups for rank in group]
+        for rank in named:
+            if named.count(rank) > 1:
+                raise ValueError(f"Partition.groups names node {rank} twice")
+        units.seconds(self.start, "Partition.start")
+        units.seconds(self.duration, "Partition.duration")
+
+    @property
+    def span(self) -> tuple[float, float]:
+        """From when until when."""
+        return _span(self.start, self.duration)
+
+    def sides(self, size: int) -> list[int]:
+        """For each node the number of its group."""
+        side = {rank: number for number, group in enumerate(self.groups) for rank in group}
+        return [side.get(rank, len(self.groups)) for rank in range(size)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loss:
+    """Each ``ask`` comes to nothing with probability ``share``, from ``start`` for ``duration`` (None: to the end).
+
+    The asker finds out at its deadline. Half of those lost are lost before the peer's handler ran, half after it: what
+    a peer that fails in the middle of an exchange looks like from outside. ``send``, ``receive`` and collectives stand
+    for streams that send again whatever is lost on the way, so nothing happens to them.
+    """
+
+    share: float
+    start: str | float = 0.0
+    duration: str | float | None = None
+
+    def __post_init__(self) -> None:
+        check.fraction(self, "share", self.share)
+        units.seconds(self.start, "Loss.start")
+        if self.duration is not None:
+            units.seconds(self.duration, "Loss.duration")
+
+    def share_at(self, time: float) -> float:
+        """The probability at a moment."""
+        start, end = _span(self.start, self.duration or 0.0)
+        return self.share if start <= time and (self.duration is None or time < end) else 0.0
+
+
+Fault = Crash | Loss | Partition | Pause | Slowdown
+
+
+def named(fault: Fault) -> list[int]:
+    """The nodes a fault speaks of, which must exist."""
+    if isinstance(fault, Partition):
+        return [rank for group in fault.groups for rank in group]
+    return [] if isinstance(fault, Loss) else [fault.node]

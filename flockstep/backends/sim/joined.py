@@ -53,18 +53,26 @@ class SimPlace:
     def __init__(self, node: SimJoinedNode, seed: int) -> None:
         self.rank, self.size, self.seed, self._node = node.rank, node.size, seed, node
 
-    def seat(self, model: nn.Module, optimizer: torch.optim.Optimizer, flat: FlatModel) -> JoinedNode:
+    def seat(
+        self, model: nn.Module, optimizer: torch.optim.Optimizer, flat: FlatModel, *, one_sided: bool
+    ) -> JoinedNode:
         """The node, with this model."""
         node = self._node
         node.model, node.optimizer, node.flat, node.params = model, optimizer, flat, flat.vector
         node.driver = Driver(flat, switch_to_kernel)
         node.channels.start_anew()
+        node.one_sided = one_sided
         return node
 
+    def admit(self, node: JoinedNode, strategy: str) -> bool:
+        """Virtual nodes are all there from the beginning, and come in together."""
+        return False
+
     def leave(self, node: JoinedNode) -> None:
-        """Leave together: an exchange of nothing, which everyone must have come to."""
-        nothing = Message(torch.empty(0, dtype=torch.uint8), "nothing", (), torch.float32)
-        node.driver.call(node.exchange([nothing] * node.size, "leave"))
+        """Leave together: an exchange of nothing, which everyone must have come to; but nobody waits for the dead."""
+        if not node.one_sided:
+            nothing = Message(torch.empty(0, dtype=torch.uint8), "nothing", (), torch.float32)
+            node.driver.call(node.exchange([nothing] * node.size, "leave"))
         # The vector belongs to the loop that ends here; what is kept is its last value.
         node.params = node.params.clone()
 

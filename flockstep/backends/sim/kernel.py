@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from flockstep.backends.sim.outages import Spans, after
 from flockstep.errors import Deadlock, located, nodes_named
 from flockstep.node import await_in_context, torch_modes
 
@@ -20,6 +21,8 @@ class Owner(Protocol):
     """The node a task belongs to, as the kernel sees it."""
 
     rank: int
+    pauses: Spans
+    """When none of its tasks can go on."""
 
     def spent(self, kind: str, seconds: float) -> None:
         """The node's main task spent this time computing, waiting or talking."""
@@ -112,6 +115,11 @@ class Kernel:
         moment = time if time > self.now else self.now
         heapq.heappush(self._heap, (moment, self._drawn.pop(), self._count, call, arguments))
 
+    def first(self, time: float, call: Callable[..., None], *arguments: Any) -> None:
+        """Call before all else that happens at a moment: for what was declared, which no draw may move."""
+        self._count += 1
+        heapq.heappush(self._heap, (max(time, self.now), -1.0, self._count, call, arguments))
+
     def start(self, coroutine: Coroutine[Any, Any, Any], owner: Owner, *, main: bool) -> Task:
         """Make a task of a coroutine and run it to its first suspension."""
         task = Task(self, coroutine, owner, main)
@@ -122,6 +130,9 @@ class Kernel:
     def resume(self, task: Task, value: Any = None, error: BaseException | None = None) -> None:
         """Go on with a task, giving it what it waited for, or raising in it."""
         if task.done:
+            return
+        if task.owner.pauses and (awake := after(task.owner.pauses, self.now)) > self.now:
+            self.at(awake, self.resume, task, value, error)
             return
         task.mark(None)
         try:
@@ -152,6 +163,8 @@ class Kernel:
 
     def cancel(self, owner: Owner) -> None:
         """End every task of a node, at once and without a word: it crashed."""
+        if owner.rank in self.returned:
+            self.returned.remove(owner.rank)
         self.crashed.append(owner.rank)
         for task in [t for t in self.tasks if t.owner is owner]:
             task.mark(None)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from flockstep.backends.sim.kernel import Kernel, Suspend, Task
+from flockstep.backends.sim.losses import Losses
 from flockstep.backends.sim.wires import Flow, Wires
 from flockstep.errors import LostPeer, located
 from flockstep.message import Message
@@ -19,19 +20,22 @@ if TYPE_CHECKING:
 class _Question:
     """One ask on its way: there, at the handler, and back."""
 
-    __slots__ = ("asker", "flow", "message", "over", "peer", "task", "topic")
+    __slots__ = ("asker", "flow", "lost", "message", "over", "peer", "task", "topic")
 
     def __init__(self, asker: SimNode, peer: SimNode, topic: str, message: Message, task: Task) -> None:
         self.asker, self.peer, self.topic, self.message, self.task = asker, peer, topic, message, task
         self.flow: Flow | None = None
         self.over = False
+        self.lost = ""
+        """What of it will not arrive: "question", "reply" or nothing."""
 
 
 class Mail:
     """All messages of a run."""
 
-    def __init__(self, kernel: Kernel, wires: Wires, nodes: list[SimNode], timeout: float) -> None:
+    def __init__(self, kernel: Kernel, wires: Wires, nodes: list[SimNode], timeout: float, losses: Losses) -> None:
         self._kernel, self._wires, self._nodes, self._timeout = kernel, wires, nodes, timeout
+        self._losses = losses
         self._inbox: dict[tuple[int, int], deque[Message]] = defaultdict(deque)
         self._sent: dict[tuple[int, int], int] = defaultdict(int)
         self._arrived: dict[tuple[int, int], dict[int, Message]] = defaultdict(dict)
@@ -102,13 +106,16 @@ class Mail:
                 self._lose(task, peer, f"ask({topic!r})")
                 return
             self._questions[question] = None
+            if lost := self._losses.draw(self._kernel.now):
+                question.lost = lost
+                node.count("exchanges lost")
             question.flow = self._move(node, question.peer, message, lambda: self._reach(question))
             self._kernel.at(self._kernel.now + self._timeout, self._expire, question)
 
         return Suspend(begin)
 
     def _reach(self, question: _Question) -> None:
-        if question.over:
+        if question.over or question.lost == "question":
             return
         handler = self._handlers.get((question.peer.rank, question.topic))
         if handler is None:
@@ -121,14 +128,14 @@ class Mail:
         question.flow = self._move(question.peer, question.asker, reply, lambda: self._reply(question, reply))
 
     def _reply(self, question: _Question, reply: Message) -> None:
-        if not question.over:
+        if not question.over and question.lost != "reply":
             self._close(question)
             self._kernel.resume(question.task, reply)
 
     def _expire(self, question: _Question) -> None:
         if not question.over:
             self._close(question)
-            self._lose(question.task, question.peer.rank, f"ask({question.topic!r}), no reply in {self._timeout:g} s,")
+            self._lose(question.task, question.peer.rank, f"ask({question.topic!r}), no reply in {self._timeout:g} s")
 
     def _close(self, question: _Question) -> None:
         question.over = True
@@ -143,15 +150,27 @@ class Mail:
         for question in [q for q in self._questions if rank in (q.peer.rank, q.asker.rank)]:
             self._close(question)
             self._lose(question.task, question.peer.rank, f"ask({question.topic!r})")
-        for pair in [pair for pair in self._receivers if pair[0] == rank]:
+        for pair in [pair for pair in self._receivers if rank in pair]:
             self._lose(self._receivers.pop(pair), rank, "receive")
+
+    def forget(self, rank: int) -> None:
+        """A node begins anew: nothing is left of what it was, save messages that others have to read."""
+        for key in [key for key in self._handlers if key[0] == rank]:
+            del self._handlers[key]
+        for pair in [pair for pair in self._sent if rank in pair]:
+            self._arrived.pop(pair, None)
+            if pair[1] == rank:
+                self._inbox.pop(pair, None)
+            # What will not come any more counts as taken, so that the next message is the next one.
+            self._taken[pair] = self._sent[pair] - len(self._inbox[pair])
 
     def _move(self, sender: SimNode, receiver: SimNode, message: Message, done: Callable[[], None]) -> Flow | None:
         sender.tally.bytes_sent += message.nbytes
 
         def arrived() -> None:
-            receiver.tally.bytes_received += message.nbytes
-            if receiver.alive:
+            # What is under way when its sender or its receiver dies never arrives.
+            if sender.alive and receiver.alive:
+                receiver.tally.bytes_received += message.nbytes
                 done()
 
         return self._wires.send(sender.rank, receiver.rank, message.nbytes, arrived)

@@ -50,7 +50,8 @@ class Meetings:
 
     def lose(self, rank: int) -> None:
         """A node died: whoever waits for it learns so now."""
-        self._dead.append(rank)
+        if rank not in self._dead:
+            self._dead.append(rank)
         for meeting in list(self._open.values()):
             if meeting.flow is not None:
                 self._wires.cut(meeting.flow)
@@ -81,8 +82,9 @@ class Meetings:
     def _break(self, meeting: _Meeting) -> None:
         self._open.pop((meeting.channel, meeting.round), None)
         for rank, task in meeting.tasks.items():
+            lost = nodes_named(self._dead) if self._dead != [rank] else "its own first incarnation"
             error = LostPeer(
-                f"node {rank} was in {meeting} when it lost {nodes_named(self._dead)}",
+                f"node {rank} was in {meeting} when it lost {lost}",
                 rank=rank,
                 channel=meeting.channel,
                 round=meeting.round,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch import Tensor
@@ -11,6 +11,7 @@ from flockstep import check
 from flockstep.backends.sim.compute import Clock
 from flockstep.backends.sim.faults import Slowdown
 from flockstep.backends.sim.kernel import Suspend
+from flockstep.backends.sim.outages import Spans, after
 from flockstep.message import Message
 from flockstep.node import Channels, Handler, Node, Pending, stream
 from flockstep.trace import NodeReport
@@ -24,21 +25,29 @@ T = TypeVar("T")
 class SimNode(Node):
     """One of the virtual nodes of a World."""
 
+    program: Callable[[], Awaitable[Any]]
+    """What it runs, from the beginning."""
+
     def __init__(self, world: World, rank: int, clock: Clock) -> None:
         self.rank, self.size, self.step_count, self.alive = rank, world.size, 0, True
         self.rng = stream(world.seed, rank, "codec")
         self.tally: NodeReport = NodeReport(rank)
         self.kept, self.kept_before = {}, {}
         self.slowdowns: list[Slowdown] = []
+        self.pauses: Spans = ()
         self.channels = Channels(rank)
         self.world, self._clock = world, clock
 
     def computing(self) -> Suspend:
         """Let the time of one gradient pass."""
-        seconds = self._clock.gradient()
+        seconds, now = self._clock.gradient(), self.world.kernel.now
         for slowdown in self.slowdowns:
-            seconds *= slowdown.factor_at(self.world.kernel.now)
-        return Suspend(self.world.computing(seconds))
+            seconds *= slowdown.factor_at(now)
+        return Suspend(self.world.computing(after(self.pauses, now, seconds) if self.pauses else now + seconds))
+
+    def anew(self) -> SimNode:
+        """What comes back after a crash: this node as it began."""
+        raise NotImplementedError("a node in a function of the user's own cannot begin anew")
 
     async def mean(self, v: Tensor, channel: str = "model") -> Tensor:
         self.channels.check(channel, v)

@@ -31,6 +31,9 @@ class Recorder:
 
     def show(self, node: SimNode, step: int) -> None:
         """A node is at a step that is to be recorded."""
+        if node.incarnation and self.rows and step <= self.rows[-1].step:
+            # It came back; the others were here long ago.
+            return
         self._shown.setdefault(step, {})[node.rank] = node.params.clone(), node.tally.bytes_sent
         self._measure(step)
 
@@ -40,10 +43,17 @@ class Recorder:
         self._measure_final()
 
     def lose(self) -> None:
-        """A node died: what waited for it need not wait any more."""
+        """A node died: what waited for it need not wait any more, as long as somebody is left."""
+        if not any(node.alive for node in self._world.nodes):
+            return
         for step in sorted(self._shown):
             self._measure(step)
         self._measure_final()
+
+    def forget(self, rank: int) -> None:
+        """A node begins anew: what it showed before does not count any more."""
+        for shown in (*self._shown.values(), self._final):
+            shown.pop(rank, None)
 
     def _measure(self, step: int) -> None:
         shown = self._shown[step]
@@ -52,7 +62,7 @@ class Recorder:
             self._record(step, shown)
 
     def _measure_final(self) -> None:
-        if self._final and self._complete(self._final):
+        if self._final and not self._world.away and self._complete(self._final):
             steps = [node.step_count for node in self._world.nodes if node.alive]
             self._record(round(sum(steps) / len(steps)), self._final)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -10,10 +10,12 @@ import torch
 
 from flockstep import check, units
 from flockstep.backends.sim.compute import Clock, Compute
-from flockstep.backends.sim.faults import Crash, Fault, Slowdown
+from flockstep.backends.sim.faults import Crash, Fault, Slowdown, named
+from flockstep.backends.sim.losses import Losses
 from flockstep.backends.sim.mail import Mail
 from flockstep.backends.sim.meetings import Meetings
 from flockstep.backends.sim.network import Network
+from flockstep.backends.sim.outages import Outages
 from flockstep.backends.sim.recorder import Recorder
 from flockstep.backends.sim.training import TrainingNode
 from flockstep.backends.sim.wires import Wires
@@ -45,11 +47,11 @@ def simulate(
 
     Each node trains on its own shard of ``workload`` for ``steps`` steps with its own ``optimizer``; your own function
     does as it likes, and each of its optimizer's steps takes the time of a gradient. ``network`` says how long messages
-    take (None: no time), ``compute`` how long gradients take (None: no time), ``faults`` what goes wrong. Nodes start
-    at moments spread over ``start_skew`` (one gradient's time unless given), and what happens at one moment happens in
-    random order: a program that relies on luck fails here first. The loss of the average model is recorded every
-    ``record_every`` steps (about 20 times unless given); ``on_row`` sees each record as it comes. ``timeout``, in
-    virtual time, is how long an ``ask`` waits.
+    take (None: no time), ``compute`` how long gradients take (None: no time), ``faults`` what goes wrong: any of
+    ``Crash``, ``Loss``, ``Partition``, ``Pause`` and ``Slowdown``. Nodes start at moments spread over ``start_skew``
+    (one gradient's time unless given), and what happens at one moment happens in random order: a program that relies on
+    luck fails here first. The loss of the average model is recorded every ``record_every`` steps (about 20 times unless
+    given); ``on_row`` sees each record as it comes. ``timeout``, in virtual time, is how long an ``ask`` waits.
     """
     check.whole("simulate", "nodes", nodes)
     check.whole("simulate", "steps", steps)
@@ -59,22 +61,25 @@ def simulate(
         start_skew if start_skew is not None else compute.step if compute else 0.0, "simulate.start_skew"
     )
     world = World(size=nodes, steps=steps, every=every, seed=seed)
-    _connect(world, network, units.seconds(timeout, "simulate.timeout"))
+    for fault in faults:
+        check.ranks("simulate", "faults", dict.fromkeys(named(fault)), nodes)
+    outages, losses = Outages(faults, nodes), Losses(faults, stream(seed, 0, "loss"))
+    _connect(world, network, units.seconds(timeout, "simulate.timeout"), outages, losses)
     clocks = _clocks(compute, nodes, seed)
     starts = (skew * stream(seed, 0, "skew").random(nodes)).tolist()
-    # Each is begun at its node's own start, so that a run that ends before then leaves nothing half begun.
-    programs: Sequence[Callable[[], Awaitable[Any]]]
     if workload is None and callable(program) and not hasattr(program, "run"):
-        programs = _function_nodes(world, program, clocks)
+        _add_function_nodes(world, program, clocks)
     else:
         check.has("simulate", "strategy", program, "run", kind="a strategy such as LocalSGD(period=8)")
         check.has("simulate", "workload", workload, "start", "gradient", "loss", "shard", kind="a workload")
-        programs = _training_nodes(world, program, workload, optimizer, clocks)  # type: ignore[arg-type]
+        for rank, clock in enumerate(clocks):
+            world.nodes.append(TrainingNode(world, rank, clock, program, workload, optimizer))  # type: ignore[arg-type]
         # Of the whole problem, whichever shard is asked; but the number of nodes may be part of the problem.
         world.recorder = Recorder(world, workload.shard(0, nodes), on_row)  # type: ignore[union-attr]
-    _declare(world, faults)
-    for node, begin, start in zip(world.nodes, programs, starts, strict=True):
-        world.kernel.start(world.life(node, begin, start), node, main=True)
+    _declare(world, faults, outages)
+    # Each program is begun at its node's own start, so that a run that ends before leaves nothing half begun.
+    for node, start in zip(world.nodes, starts, strict=True):
+        world.kernel.start(world.life(node, start), node, main=True)
     try:
         world.kernel.run()
     except FlockstepError as error:
@@ -83,10 +88,10 @@ def simulate(
     return _trace(world, describe(program))
 
 
-def _connect(world: World, network: Network | None, timeout: float) -> None:
-    world.wires = Wires(world.kernel, network, world.size)
+def _connect(world: World, network: Network | None, timeout: float, outages: Outages, losses: Losses) -> None:
+    world.wires = Wires(world.kernel, network, world.size, outages)
     world.meetings = Meetings(world.kernel, world.wires, world.size)
-    world.mail = Mail(world.kernel, world.wires, world.nodes, timeout)
+    world.mail = Mail(world.kernel, world.wires, world.nodes, timeout, losses)
 
 
 def _clocks(compute: Compute | None, size: int, seed: int) -> list[Clock]:
@@ -95,36 +100,28 @@ def _clocks(compute: Compute | None, size: int, seed: int) -> list[Clock]:
     return [Clock(compute, rank, stream(seed, rank, "clock")) for rank in range(size)]
 
 
-def _training_nodes(
-    world: World, strategy: Strategy, workload: Workload, optimizer: OptimizerFactory, clocks: list[Clock]
-) -> Sequence[Callable[[], Awaitable[Any]]]:
-    programs = []
-    for rank, clock in enumerate(clocks):
-        node = TrainingNode(world, rank, clock, workload.shard(rank, world.size), optimizer)
-        world.nodes.append(node)
-        programs.append(partial(strategy.run, node))
-    return programs
-
-
-def _function_nodes(
-    world: World, function: Callable[[], Any], clocks: list[Clock]
-) -> Sequence[Callable[[], Awaitable[Any]]]:
+def _add_function_nodes(world: World, function: Callable[[], Any], clocks: list[Clock]) -> None:
     # Only here: strategies on workloads need no greenlets.
     from flockstep.backends.sim.joined import Fiber, SimJoinedNode, SimPlace
 
-    programs = []
     for rank, clock in enumerate(clocks):
         node = SimJoinedNode(world, rank, clock)
+        node.program = partial(Fiber, function, SimPlace(node, world.seed))
         world.nodes.append(node)
-        programs.append(partial(Fiber, function, SimPlace(node, world.seed)))
-    return programs
 
 
-def _declare(world: World, faults: Sequence[Fault]) -> None:
+def _declare(world: World, faults: Sequence[Fault], outages: Outages) -> None:
+    for node, pauses in zip(world.nodes, outages.pauses, strict=True):
+        node.pauses = pauses
     for fault in faults:
-        check.ranks("simulate", "faults", {fault.node: fault}, world.size)
         if isinstance(fault, Crash):
-            world.kernel.at(units.seconds(fault.at), world.crash, fault.node)
+            back = None if fault.back_after is None else units.seconds(fault.back_after)
+            if back is not None and world.recorder is None:
+                raise ValueError(
+                    "Crash.back_after needs a strategy on a workload: "
+                    "simulate cannot begin a function of your own anew on one node"
+                )
+            world.kernel.first(units.seconds(fault.at), world.crash, fault.node, back)
         elif isinstance(fault, Slowdown):
             world.nodes[fault.node].slowdowns.append(fault)
 

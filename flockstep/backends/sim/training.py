@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 from torch import Tensor
@@ -10,6 +11,7 @@ from torch import Tensor
 from flockstep.backends.sim.compute import Clock
 from flockstep.backends.sim.node import SimNode
 from flockstep.node import OptimizerFactory, stream
+from flockstep.strategy import Strategy
 from flockstep.workloads.workload import Workload
 
 if TYPE_CHECKING:
@@ -19,12 +21,29 @@ if TYPE_CHECKING:
 class TrainingNode(SimNode):
     """A node whose gradients are a workload's."""
 
-    def __init__(self, world: World, rank: int, clock: Clock, workload: Workload, optimizer: OptimizerFactory) -> None:
+    def __init__(
+        self,
+        world: World,
+        rank: int,
+        clock: Clock,
+        strategy: Strategy,
+        workload: Workload,
+        optimizer: OptimizerFactory,
+    ) -> None:
         super().__init__(world, rank, clock)
-        self.params = workload.start()
+        self.workload = workload.shard(rank, world.size)
+        self.params = self.workload.start()
         self.optimizer = optimizer([self.params])
-        self.workload = workload
+        self.program = partial(strategy.run, self)
         self._data = stream(world.seed, rank, "data")
+        self._given = strategy, workload, optimizer
+
+    def anew(self) -> TrainingNode:
+        """The next incarnation: made as the first was, on the same machine, in the same report."""
+        node = TrainingNode(self.world, self.rank, self._clock, *self._given)
+        node.incarnation = self.incarnation + 1
+        node.slowdowns, node.pauses, node.tally = self.slowdowns, self.pauses, self.tally
+        return node
 
     def steps(self) -> AsyncIterator[int]:
         """As many as were asked for."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 
 from flockstep.backends.sim.kernel import Kernel
 from flockstep.backends.sim.network import Network
+from flockstep.backends.sim.outages import Outages, Spans, after
 
 
 class _Link:
@@ -23,10 +24,11 @@ class _Link:
 class Flow:
     """Bytes on their way: for each link, how much of it one byte per second of the flow takes."""
 
-    __slots__ = ("done", "links", "rate", "remaining", "updated", "version")
+    __slots__ = ("done", "links", "outages", "rate", "remaining", "updated", "version")
 
-    def __init__(self, links: dict[_Link, float], nbytes: float, done: Callable[[], None]) -> None:
+    def __init__(self, links: dict[_Link, float], nbytes: float, outages: Spans, done: Callable[[], None]) -> None:
         self.links = links
+        self.outages = outages
         self.remaining = nbytes
         self.done = done
         self.rate = 0.0
@@ -37,8 +39,9 @@ class Flow:
 class Wires:
     """All links of a run, and what is on them. Without a network, everything arrives at once."""
 
-    def __init__(self, kernel: Kernel, network: Network | None, size: int) -> None:
+    def __init__(self, kernel: Kernel, network: Network | None, size: int, outages: Outages) -> None:
         self._kernel = kernel
+        self._outages = outages
         self._network = network
         self._size = size
         if network is None:
@@ -54,33 +57,44 @@ class Wires:
         # Of what a node gives to all others, one pair's way carries one part.
         self._all = self._links(neighbours, pair_share=0.0) | dict.fromkeys(self._pairs.values(), 1 / max(1, size - 1))
         self._all_delay = network.longest_delay(size)
+        for start, _ in outages.anywhere:
+            kernel.first(start, self._stall)
 
     def send(self, sender: int, receiver: int, nbytes: float, done: Callable[[], None]) -> Flow | None:
         """Move bytes from one node to another; ``done()`` when the last has arrived."""
+        outages = self._outages.between(sender, receiver)
         if self._network is None or sender == receiver:
-            self._kernel.at(self._kernel.now, done)
+            self._kernel.at(after(outages, self._kernel.now), done)
             return None
         links = self._links([(sender, receiver)])
-        return self._begin(links, nbytes, self._network.delay(sender, receiver), done)
+        return self._begin(links, nbytes, self._network.delay(sender, receiver), outages, done)
 
     def ring(self, nbytes: float, stages: int, done: Callable[[], None]) -> Flow | None:
         """Every node passes so many bytes to its neighbour, in stages that wait for each other."""
+        outages = self._outages.anywhere
         if self._network is None or self._size == 1:
-            self._kernel.at(self._kernel.now, done)
+            self._kernel.at(after(outages, self._kernel.now), done)
             return None
-        return self._begin(self._ring, nbytes, stages * self._ring_delay, done)
+        return self._begin(self._ring, nbytes, stages * self._ring_delay, outages, done)
 
     def all_to_all(self, nbytes: float, done: Callable[[], None]) -> Flow | None:
         """Every node gives so many bytes, divided among all the others, directly."""
+        outages = self._outages.anywhere
         if self._network is None or self._size == 1:
-            self._kernel.at(self._kernel.now, done)
+            self._kernel.at(after(outages, self._kernel.now), done)
             return None
-        return self._begin(self._all, nbytes, self._all_delay, done)
+        return self._begin(self._all, nbytes, self._all_delay, outages, done)
 
     def cut(self, flow: Flow) -> None:
         """Stop a flow: its sender or receiver is gone."""
         if flow.version >= 0:
             self._remove(flow)
+
+    def lose(self, rank: int) -> None:
+        """A node died: what still moves to or from it leaves its links."""
+        if self._network is not None:
+            for flow in [*self._up[rank].flows, *self._down[rank].flows]:
+                self.cut(flow)
 
     def _links(self, pairs: Iterable[tuple[int, int]], pair_share: float = 1.0) -> dict[_Link, float]:
         links: dict[_Link, float] = {}
@@ -90,9 +104,11 @@ class Wires:
                 links[self._pairs[sender, receiver]] = pair_share
         return links
 
-    def _begin(self, links: dict[_Link, float], nbytes: float, delay: float, done: Callable[[], None]) -> Flow:
-        flow = Flow(links, nbytes, done)
-        self._kernel.at(self._kernel.now + delay, self._add, flow)
+    def _begin(
+        self, links: dict[_Link, float], nbytes: float, delay: float, outages: Spans, done: Callable[[], None]
+    ) -> Flow:
+        flow = Flow(links, nbytes, outages, done)
+        self._kernel.at(after(outages, self._kernel.now, delay), self._add, flow)
         return flow
 
     def _add(self, flow: Flow) -> None:
@@ -103,8 +119,20 @@ class Wires:
             link.flows[flow] = None
         self._share(flow)
 
+    def _stall(self) -> None:
+        """An outage begins: a flow it stops leaves its links to others, and goes on with the rest when it is over."""
+        now = self._kernel.now
+        for flow in dict.fromkeys(flow for link in self._up for flow in link.flows):
+            if (end := after(flow.outages, now)) > now:
+                self._settle(flow, 0.0)
+                self._leave_links(flow)
+                self._kernel.first(end, self._add, flow)
+
     def _remove(self, flow: Flow) -> None:
         flow.version = -1
+        self._leave_links(flow)
+
+    def _leave_links(self, flow: Flow) -> None:
         left: dict[Flow, None] = {}
         for link in flow.links:
             link.flows.pop(flow, None)
@@ -130,11 +158,15 @@ class Wires:
         return rates
 
     def _set_rate(self, flow: Flow, rate: float) -> None:
+        self._settle(flow, rate)
+        self._kernel.at(self._kernel.now + flow.remaining / rate, self._arrive, flow, flow.version)
+
+    def _settle(self, flow: Flow, rate: float) -> None:
+        """Count what has moved so far; from now on it moves at another rate."""
         now = self._kernel.now
         flow.remaining = max(0.0, flow.remaining - flow.rate * (now - flow.updated))
         flow.rate, flow.updated = rate, now
         flow.version += 1
-        self._kernel.at(now + flow.remaining / rate, self._arrive, flow, flow.version)
 
 
 def _connected(flow: Flow) -> tuple[dict[Flow, None], dict[_Link, None]]:

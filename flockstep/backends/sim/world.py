@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
 from flockstep.backends.sim.kernel import Kernel, Suspend, Task
@@ -23,36 +23,60 @@ class World:
         self.nodes: list[SimNode] = []
         self.results: dict[int, Any] = {}
         self.recorder: Recorder | None = None
+        self.away: set[int] = set()
+        """Dead nodes that will come back."""
         self.wires: Wires
         self.meetings: Meetings
         self.mail: Mail
 
-    def computing(self, seconds: float) -> Callable[[Task], None]:
-        """Suspend for a while that counts as computing."""
+    def computing(self, until: float) -> Callable[[Task], None]:
+        """Suspend until a moment; the time counts as computing."""
         kernel = self.kernel
 
         def begin(task: Task) -> None:
             task.mark("computing")
-            kernel.at(kernel.now + seconds, kernel.resume, task)
+            kernel.at(until, kernel.resume, task)
 
         return begin
 
-    def crash(self, rank: int) -> None:
-        """A node dies now."""
+    def crash(self, rank: int, back_after: float | None) -> None:
+        """A node dies now; another may take its place later."""
         node = self.nodes[rank]
-        if node.alive:
-            node.alive = False
-            node.tally.seconds = self.kernel.now
-            self.kernel.cancel(node)
-            self.meetings.lose(rank)
-            self.mail.lose(rank)
-            if self.recorder is not None:
-                self.recorder.lose()
+        if not node.alive:
+            return
+        node.alive = False
+        node.tally.seconds = self.kernel.now
+        self.kernel.cancel(node)
+        self.meetings.lose(rank)
+        self.mail.lose(rank)
+        self.wires.lose(rank)
+        if back_after is not None:
+            # A task from now on: a run does not end while somebody is still to come.
+            self.away.add(rank)
+            heir = node.anew()
+            self.kernel.start(self._return(heir, self.kernel.now + back_after), heir, main=True)
+        if self.recorder is not None:
+            self.recorder.lose()
 
-    async def life(self, node: SimNode, program: Callable[[], Awaitable[Any]], start: float) -> None:
+    async def life(self, node: SimNode, start: float) -> None:
         """A node's whole run."""
         await Suspend(lambda task: self.kernel.at(start, self.kernel.resume, task))
-        self.results[node.rank] = await program()
+        await self._live(node)
+
+    async def _return(self, node: SimNode, moment: float) -> None:
+        await Suspend(lambda task: self.kernel.first(moment, self.kernel.resume, task))
+        rank = node.rank
+        self.away.remove(rank)
+        self.kernel.crashed.remove(rank)
+        self.mail.forget(rank)
+        if self.recorder is not None:
+            self.recorder.forget(rank)
+        self.nodes[rank] = node
+        node.count("restarts")
+        await self._live(node)
+
+    async def _live(self, node: SimNode) -> None:
+        self.results[node.rank] = await node.program()
         node.tally.seconds = self.kernel.now
         if self.recorder is not None:
             self.recorder.finish(node)

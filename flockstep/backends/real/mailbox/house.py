@@ -1,0 +1,121 @@
+"""Where a mailbox stands: on which address it listens, and with whose keys. From the environment, or given.
+
+FLOCKSTEP_KEYS       the folder that ``flockstep keys create`` made, or one node's own part of it
+FLOCKSTEP_HOST       the address to listen on and to be reached at
+FLOCKSTEP_PORT       the port of the first node of a machine; the next has the next
+FLOCKSTEP_INSECURE   1: listen on that address even without keys
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from flockstep.backends.real.keys import Keys
+from flockstep.backends.real.mailbox.box import Mailbox
+from flockstep.backends.real.mailbox.limits import Limits
+from flockstep.backends.real.mailbox.members import Member, Members
+from flockstep.backends.real.mailbox.pulse import Pulse
+from flockstep.backends.real.mailbox.server import Server
+
+LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class Site:
+    """What a node's mailbox stands on."""
+
+    host: str = LOOPBACK
+    port: int = 0
+    keys: Keys | None = None
+    insecure: bool = False
+
+    def __post_init__(self) -> None:
+        if self.keys is None and not is_loopback(self.host):
+            if not self.insecure:
+                raise ValueError(
+                    f"a mailbox without keys listens on loopback only, not on {self.host}\n"
+                    "  make keys with `flockstep keys create DIR` and give them with --keys DIR (FLOCKSTEP_KEYS=DIR), "
+                    "or say --insecure (FLOCKSTEP_INSECURE=1) on a network you trust"
+                )
+            warnings.warn(
+                f"the mailbox listens on {self.host} without keys: whoever reaches it can read and change the model",
+                stacklevel=2,
+            )
+
+    @classmethod
+    def from_environment(cls, rank: int, towards: str | None = None) -> Site:
+        """What the variables say; where they name no host, the one on the way to the others, or loopback."""
+        folder, insecure = os.environ.get("FLOCKSTEP_KEYS"), os.environ.get("FLOCKSTEP_INSECURE", "") == "1"
+        keys = Keys.find(folder, rank) if folder else None
+        host = os.environ.get("FLOCKSTEP_HOST")
+        if host is None:
+            others = towards or os.environ.get("MASTER_ADDR", LOOPBACK)
+            host = _towards(others) if keys or insecure else LOOPBACK
+            if host == LOOPBACK and keys is None and _spans_machines():
+                warnings.warn(
+                    "without keys this node's mailbox listens on its own machine only: nodes on other machines cannot "
+                    "ask it anything (average_model, one-sided strategies); see `flockstep keys create --help`",
+                    stacklevel=2,
+                )
+        base = int(os.environ.get("FLOCKSTEP_PORT", "0"))
+        return cls(host, base and base + int(os.environ.get("LOCAL_RANK", "0")), keys, insecure)
+
+
+class House:
+    """A mailbox with everything it needs: somebody who listens, and a pulse."""
+
+    def __init__(self, box: Mailbox, server: Server, pulse: Pulse) -> None:
+        self.box, self._server, self._pulse = box, server, pulse
+
+    def close(self) -> None:
+        """End it all; no thread and no connection is left."""
+        self.box.close()
+        self._pulse.close()
+        self._server.close()
+
+
+def open_house(
+    run: bytes, rank: int, size: int, limits: Limits, site: Site, find: Callable[[int], str | None] = lambda rank: None
+) -> House:
+    """Listen, and be a member. ``find(rank)`` looks a member's line up elsewhere, in a store for instance."""
+    # The time tells a node that was started anew from the one before it, whatever machine it is on.
+    incarnation = time.time_ns()
+    context = None if site.keys is None else site.keys.server_context()
+    server = Server(site.host, context=context, handshake=limits.connect, port=site.port)
+    host = f"[{site.host}]" if ":" in site.host else site.host
+    members = Members(Member(rank, f"{host}:{server.port}", incarnation), size)
+    box = Mailbox(run, members, limits, keys=site.keys, find=find)
+    server.start(box.serve)
+    return House(box, server, Pulse(box, limits))
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address leads to this machine only."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _towards(other: str) -> str:
+    """This machine's own address on the way to another."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(other, 9, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            # Nothing is sent: it only asks the kernel for the way.
+            probe.connect(address)
+            return str(probe.getsockname()[0])
+    except OSError:
+        return LOOPBACK
+
+
+def _spans_machines() -> bool:
+    return int(os.environ.get("LOCAL_WORLD_SIZE", "0")) < int(os.environ.get("WORLD_SIZE", "0")) and not is_loopback(
+        os.environ.get("MASTER_ADDR", LOOPBACK)
+    )

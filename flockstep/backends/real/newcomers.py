@@ -1,0 +1,69 @@
+"""A node that comes to a run that is under way: it needs the address of anyone of it, and no store.
+
+FLOCKSTEP_JOIN   HOST:PORT of a mailbox of the run; several, separated by commas, in case some are gone
+RANK             the number to have; the next free one unless given. With keys, the number they are for
+"""
+
+from __future__ import annotations
+
+import os
+from functools import lru_cache
+
+from flockstep.backends.real.fabric import Fabric
+from flockstep.backends.real.joined import RealPlace
+from flockstep.backends.real.keys import Keys
+from flockstep.backends.real.mail import MailFabric
+from flockstep.backends.real.mailbox.about import About, ask_about
+from flockstep.backends.real.mailbox.house import House, Site, open_house
+from flockstep.backends.real.mailbox.limits import Limits
+from flockstep.backends.real.mailbox.members import Member
+from flockstep.backends.real.mailbox.wire import VERSION, Refused
+from flockstep.errors import FlockstepError, LostPeer
+
+_PATIENCE = 30.0
+
+
+def coming_late() -> RealPlace | None:
+    """The seat of a node that was told whom to join; None without."""
+    contacts = os.environ.get("FLOCKSTEP_JOIN")
+    return _place(contacts, os.environ.get("RANK")) if contacts else None
+
+
+@lru_cache(maxsize=1)
+def _place(contacts: str, wanted: str | None) -> RealPlace:
+    folder = os.environ.get("FLOCKSTEP_KEYS")
+    if folder and wanted is None:
+        raise ValueError("a node that joins a run with keys must say which node's they are: set RANK, or give --rank")
+    keys = Keys.find(folder, int(wanted or 0)) if folder else None
+    told = _first_to_answer(contacts.split(","), keys)
+    known = [Member.read(line).rank for line in told.peers.split(",")]
+    rank = max(known) + 1 if wanted is None else int(wanted)
+    size = max(*known, rank, told.size - 1) + 1
+
+    def make(one_sided: bool) -> Fabric:
+        if not one_sided:
+            raise FlockstepError(f"node {rank} comes late: only a one-sided strategy takes nodes in while it runs")
+        return MailFabric(rank, size, told.timeout, lambda: _house(told, rank), newcomer=True)
+
+    return RealPlace(rank, size, 0, make)
+
+
+def _house(told: About, rank: int) -> House:
+    site = Site.from_environment(rank, towards=told.address.rpartition(":")[0])
+    house = open_house(bytes.fromhex(told.run), rank, told.size, Limits(told.timeout), site)
+    house.box.members.learn(told.peers)
+    return house
+
+
+def _first_to_answer(contacts: list[str], keys: Keys | None) -> About:
+    why = []
+    for contact in contacts:
+        try:
+            told = ask_about(contact, keys, _PATIENCE)
+        except (OSError, ValueError, Refused) as error:
+            why.append(f"{contact}: {error}")
+            continue
+        if told.protocol != VERSION:
+            raise FlockstepError(f"{contact} speaks version {told.protocol} of the protocol, this node {VERSION}")
+        return told
+    raise LostPeer("nobody answers of those FLOCKSTEP_JOIN names: " + "; ".join(why))

@@ -1,0 +1,190 @@
+"""Nothing keeps a house from closing, and nothing that comes from outside keeps it from listening."""
+
+import socket
+import threading
+from concurrent.futures import Future
+
+import pytest
+import torch
+from hostile import RUN, SECONDS, connect, head, read_response, request, speak
+
+from flockstep.backends.real.keys import Keys, create
+from flockstep.backends.real.mailbox import desk
+from flockstep.backends.real.mailbox.house import Site, open_house
+from flockstep.backends.real.mailbox.limits import Limits
+from flockstep.errors import LostPeer
+from flockstep.message import Message
+
+LONG = 100_000.0
+"""A timeout nobody wants to wait for: what does not end long before it hangs."""
+
+
+def message():
+    return Message(torch.zeros(3, dtype=torch.uint8), "raw", (3,), torch.uint8)
+
+
+def open_one(rank, size=3, **site):
+    return open_house(RUN, rank, size, Limits(LONG), Site(**site))
+
+
+def address_of(house):
+    return house.box.members.me.address
+
+
+def ends(house):
+    """Whether a house closes, and leaves no thread."""
+    before = {*threading.enumerate()}
+    closing = threading.Thread(target=house.close, daemon=True)
+    closing.start()
+    closing.join(SECONDS)
+    mine = [thread for thread in before if thread.name.startswith(("mailbox", "pulse", "letters"))]
+    return not closing.is_alive() and not any(thread.is_alive() for thread in mine)
+
+
+def until(condition):
+    """Wait for something that nobody announces."""
+    event = threading.Event()
+    for _ in range(SECONDS * 100):
+        if condition():
+            return
+        event.wait(0.01)
+    pytest.fail("it never happened")
+
+
+def aside(function, *arguments):
+    """In a thread that keeps nobody from ending, unlike a pool's."""
+    future = Future()
+
+    def work():
+        try:
+            future.set_result(function(*arguments))
+        except Exception as error:
+            future.set_exception(error)
+
+    threading.Thread(target=work, daemon=True).start()
+    return future
+
+
+def attending():
+    return sum(thread.name == "mailbox connection" for thread in threading.enumerate())
+
+
+def test_with_nothing_going_on():
+    assert ends(open_one(0))
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_with_letters_to_nobody_knows_whom(count):
+    house = open_one(0)
+    for _ in range(count):
+        house.box.send(2, message())
+    assert ends(house)
+
+
+def test_with_a_question_to_nobody_knows_whom():
+    house = open_one(0)
+    asked = aside(house.box.ask, 2, "topic", message())
+    assert ends(house)
+    with pytest.raises(LostPeer):
+        asked.result(SECONDS)
+
+
+@pytest.mark.parametrize(
+    "said", [b"", b"POST", head(500), head(181) + request()[-100:], request(topic=b"nobody answers")]
+)
+def test_with_somebody_in_the_middle_of_a_request(said):
+    house = open_one(1)
+    with connect(address_of(house)) as connection:
+        connection.sendall(said)
+        until(attending)
+        assert ends(house)
+
+
+@pytest.mark.parametrize("said", [b"", b"\x16\x03\x01"])
+def test_with_somebody_in_the_middle_of_a_handshake(tmp_path, said):
+    create(tmp_path, 2)
+    house = open_one(1, keys=Keys.find(tmp_path, 1))
+    with connect(address_of(house)) as connection:
+        connection.sendall(said)
+        until(attending)
+        assert ends(house)
+
+
+def test_with_a_peer_that_does_not_shake_hands(tmp_path):
+    create(tmp_path, 2)
+    house = open_one(0, keys=Keys.find(tmp_path, 0))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        house.box.members.learn(f"1=127.0.0.1:{listener.getsockname()[1]}/1")
+        house.box.send(1, message())
+        connection, _ = listener.accept()
+        with connection:
+            # The first word of the handshake: from here on it waits for the second.
+            assert connection.recv(1)
+            assert ends(house)
+
+
+def test_with_somebody_waiting_for_a_letter():
+    house = open_one(0)
+    waiting = aside(house.box.receive, 1)
+    assert ends(house)
+    with pytest.raises(LostPeer):
+        waiting.result(SECONDS)
+
+
+def test_with_an_answer_that_nobody_takes():
+    house, big = open_one(1), torch.zeros(50_000_000, dtype=torch.uint8)
+    house.box.answer("topic", lambda sender, asked: Message(big, "raw", (1,), torch.uint8))
+    with connect(address_of(house)) as connection:
+        connection.sendall(request(b"\1"))
+        assert connection.recv(1, socket.MSG_PEEK)
+        assert ends(house)
+
+
+def test_who_is_refused_and_goes_on_talking_is_cut_off(houses, monkeypatch):
+    monkeypatch.setattr(desk, "_DRAIN_SECONDS", 0.2)
+    house = houses(1)
+    with connect(address_of(house)) as connection:
+        connection.sendall(request(run=bytes(16)))
+        assert read_response(connection).status == 409
+        assert connection.recv(1) == b""
+
+        def cut_off():
+            # Each byte comes sooner than the time it is waited for.
+            try:
+                connection.sendall(b"x")
+            except OSError:
+                return True
+            return False
+
+        until(cut_off)
+        until(lambda: not attending())
+
+
+def test_when_there_are_no_more_threads_it_listens_on(houses, monkeypatch):
+    house = houses(1)
+    start = threading.Thread.start
+    failed = threading.Event()
+
+    def refuse(thread):
+        if thread.name != "mailbox connection":
+            return start(thread)
+        failed.set()
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        with connect(address_of(house)) as connection:
+            assert failed.wait(SECONDS)
+            assert connection.recv(1) == b""
+    assert speak(address_of(house), request(b"\1", kind=4)).status == 200
+
+
+def test_hundreds_of_silent_connections_do_not_keep_others_out(houses):
+    house = houses(1)
+    silent = [connect(address_of(house)) for _ in range(300)]
+    try:
+        assert speak(address_of(house), request(b"\1", kind=4)).status == 200
+    finally:
+        for connection in silent:
+            connection.close()
+    until(lambda: not attending())
