@@ -37,6 +37,9 @@ bench: .venv/ready  ## every benchmark, quickly
 	$(BIN)/python -m benchmarks.simulator --quick
 	$(BIN)/python -m benchmarks.overhead --quick
 	$(BIN)/python -m benchmarks.slowlink --quick
+	$(BIN)/python -m benchmarks.mailbox --quick
+	$(BIN)/python -m benchmarks.faults --quick
+	$(BIN)/python -m benchmarks.codecs --quick
 
 clean:  ## forget the virtual environment and caches
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache

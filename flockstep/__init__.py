@@ -11,11 +11,12 @@ from flockstep.message import Message
 from flockstep.node import Node, Pending
 from flockstep.parts.averages import Coded, Exact, Mixed
 from flockstep.parts.clips import ClipNorm, ClipStep, NoClip
-from flockstep.parts.codecs import Cast, Codec, Raw
+from flockstep.parts.codecs import Cast, Codec, Modular, Raw
 from flockstep.parts.topologies import Complete, Exponential, Random, Ring, Star, Topology, Torus
 from flockstep.strategies.dataparallel import DataParallel
 from flockstep.strategies.episode import Episode, EpisodePlus
 from flockstep.strategies.localsgd import CELGC, CELGCUpdate, LocalSGD
+from flockstep.strategies.swarm import Swarm, SwarmPairs, SwarmPull
 from flockstep.strategy import Average, Clip, Strategy
 from flockstep.trace import NodeReport, Row, Trace
 from flockstep.workloads.workload import Workload
@@ -51,6 +52,7 @@ __all__ = [
     "Message",
     "Mismatch",
     "Mixed",
+    "Modular",
     "Network",
     "NoClip",
     "Node",
@@ -66,6 +68,9 @@ __all__ = [
     "Slowdown",
     "Star",
     "Strategy",
+    "Swarm",
+    "SwarmPairs",
+    "SwarmPull",
     "Topology",
     "Torus",
     "Trace",

@@ -3,6 +3,7 @@
  1. Time passes only at ``await``.
  2. Messages are copied when sent; what a verb returns is yours.
  3. Handlers are plain functions; two handlers of one node never run at once; the node itself does not stop for them.
+    What both change, the node changes inside ``with node.undisturbed()``.
  4. Asking a topic nobody answers yet waits (to a deadline); asking a dead peer raises LostPeer.
  5. A node goes on answering after its ``run`` returned, until all have. Nodes leave together.
  6. An exception in any task ends the run and carries rank and time. Nothing is caught and stepped over.
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -96,6 +98,10 @@ class Node(ABC):
     @abstractmethod
     def answer(self, topic: str, handler: Handler) -> None:
         """From now on, let ``handler`` answer what peers ask under ``topic``."""
+
+    def undisturbed(self) -> AbstractContextManager[object]:
+        """``with node.undisturbed():`` no handler of this node runs inside. Keep it short, and await nothing in it."""
+        return nullcontext()
 
     @abstractmethod
     async def ask(self, peer: int, topic: str, message: Message) -> Message:

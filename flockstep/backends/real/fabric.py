@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -30,6 +31,9 @@ class Fabric(Protocol):
 
     def answer(self, topic: str, handler: Handler) -> None:
         """Let a handler answer from now on."""
+
+    def undisturbed(self) -> AbstractContextManager[object]:
+        """Hold back this node's handlers."""
 
     def ask(self, peer: int, topic: str, message: Message) -> Message:
         """Block until the reply is here."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from typing import Any, NoReturn
 
 from torch import Tensor
@@ -45,6 +45,9 @@ class MailFabric:
 
     def answer(self, topic: str, handler: Handler) -> None:
         self.mailbox().answer(topic, handler)
+
+    def undisturbed(self) -> AbstractContextManager[object]:
+        return self.mailbox().handling
 
     def ask(self, peer: int, topic: str, message: Message) -> Message:
         return self.mailbox().ask(peer, topic, message)

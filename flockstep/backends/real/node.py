@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeVar
 
 from torch import Tensor
@@ -79,6 +79,9 @@ class RealNode(Node):
                 raise
 
         self.fabric.answer(topic, guarded)
+
+    def undisturbed(self) -> AbstractContextManager[object]:
+        return self.fabric.undisturbed()
 
     async def ask(self, peer: int, topic: str, message: Message) -> Message:
         self._check_peer(peer)

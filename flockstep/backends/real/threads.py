@@ -8,6 +8,7 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import AbstractContextManager
 from typing import Any
 
 from torch import Tensor
@@ -137,6 +138,9 @@ class ThreadFabric:
         with self._hub.changed:
             self._hub.handlers[self._rank, topic] = handler
             self._hub.changed.notify_all()
+
+    def undisturbed(self) -> AbstractContextManager[object]:
+        return self._hub.handling[self._rank]
 
     def ask(self, peer: int, topic: str, message: Message) -> Message:
         hub = self._hub

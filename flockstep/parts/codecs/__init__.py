@@ -2,6 +2,7 @@
 
 from flockstep.parts.codecs.cast import Cast
 from flockstep.parts.codecs.codec import Codec
+from flockstep.parts.codecs.modular import Modular
 from flockstep.parts.codecs.raw import Raw
 
-__all__ = ["Cast", "Codec", "Raw"]
+__all__ = ["Cast", "Codec", "Modular", "Raw"]

@@ -44,7 +44,8 @@ class Mailbox:
     ) -> None:
         self._run, self.members, self._limits, self._find = run, members, limits, find
         self._rank, self._changed = members.me.rank, members.changed
-        self._handling = threading.Lock()
+        self.handling = threading.Lock()
+        """Held while a handler runs."""
         self._handlers: dict[str, Handler] = {}
         self._inbox: dict[int, deque[Message]] = defaultdict(deque)
         self._outboxes: dict[int, SimpleQueue[Message | None]] = {}
@@ -179,7 +180,7 @@ class Mailbox:
                 raise Refused(f"nobody answers {frame.topic!r} at node {self._rank}", 404)
             handler = self._handlers[frame.topic]
         try:
-            with self._handling:
+            with self.handling:
                 reply = handler(frame.sender, message)
             if not isinstance(reply, Message):
                 raise TypeError(f"a handler must return a Message, got {type(reply).__name__}")

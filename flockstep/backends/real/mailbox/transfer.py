@@ -14,6 +14,8 @@ from xxhash import xxh3_64
 from flockstep.backends.real.mailbox.wire import CHECKSUM_BYTES, Refused
 
 _PIECE = 256 * 1024
+# More at once on the way out: every piece waits for room in the socket's buffer, and wakes this thread.
+_SENT_PIECE = 1024 * 1024
 # Up to here one write is cheaper than several.
 _SMALL = 64 * 1024
 
@@ -41,8 +43,8 @@ def send(connection: socket.socket, head: bytes, frame: bytes, data: memoryview,
         connection.sendall(b"".join((head, frame, data, digest.digest())))
         return
     connection.sendall(head + frame)
-    for begin in range(0, len(data), _PIECE):
-        piece = data[begin : begin + _PIECE]
+    for begin in range(0, len(data), _SENT_PIECE):
+        piece = data[begin : begin + _SENT_PIECE]
         digest.update(piece)
         connection.settimeout(deadline.left())
         connection.sendall(piece)

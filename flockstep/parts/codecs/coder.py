@@ -1,0 +1,165 @@
+"""A codec at work between nodes that move: one per node, with what it has learned.
+
+For most codecs there is nothing to learn. ``Modular`` needs to know how far apart sender and receiver are: a coder
+keeps the distances it sees, per block, and codes for 1.5 times the largest of late. Where that was too little, the
+receiver says which blocks it cannot read, and gets these exactly.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from flockstep.message import Message
+from flockstep.node import Node
+from flockstep.parts.codecs.codec import Codec
+from flockstep.parts.codecs.lattice.plan import BLOCK, Plan
+from flockstep.parts.codecs.modular import Modular
+from flockstep.parts.codecs.raw import Raw
+
+_AGAIN, _MENDED = "again", "mended"
+_MARGIN, _FADING = 1.5, 0.9
+
+
+class Read(NamedTuple):
+    """A vector that could be read in full."""
+
+    vector: Tensor
+    reach: Tensor | None
+    """Per block, how far its sender lies from the reader at most; None where no codec cares."""
+
+
+class _Found(NamedTuple):
+    vector: Tensor
+    wrong: Tensor | None
+    """Per block, where some cannot be read."""
+    distance: Tensor
+    """Per block, how far it lies from the receiver's own."""
+    scale: Tensor | float
+    """Per block, how far what was read may lie from what was sent."""
+
+
+def coder(codec: Codec, node: Node, like: Tensor) -> Coder:
+    """A coder for vectors like this one."""
+    return _Tuned(codec, node, like) if isinstance(codec, Modular) else Coder(codec, node)
+
+
+def asks_again(reply: Message) -> bool:
+    """Whether a receiver could not read all it got."""
+    return reply.codec == _AGAIN
+
+
+class Coder:
+    """Any codec that needs no repair."""
+
+    def __init__(self, codec: Codec, node: Node) -> None:
+        self._codec, self._node = codec, node
+
+    def write(self, v: Tensor) -> Message:
+        """The message for a peer."""
+        return self._codec.encode(v, self._node.rng)
+
+    def read(self, message: Message, near: Tensor) -> Read | Message:
+        """The vector in a message; or what to reply instead, to get what cannot be read."""
+        return Read(self._codec.decode(message, near), None)
+
+    def own(self, message: Message, v: Tensor) -> Tensor:
+        """What receivers read in the message for ``v``."""
+        return self._codec.decode(message, v)
+
+    def mend(self, v: Tensor, message: Message, request: Message) -> Message:
+        """The message again, with what could not be read."""
+        raise NotImplementedError(f"nobody asks again for a message of {message.codec}")
+
+    def reply(self, v: Tensor, read: Read) -> Message:
+        """The message for the peer whose message was read just now."""
+        return self.write(v)
+
+
+class _Tuned(Coder):
+    """``Modular`` with scales from the distances seen."""
+
+    _codec: Modular
+
+    def __init__(self, codec: Modular, node: Node, like: Tensor) -> None:
+        super().__init__(codec, node)
+        self._plan = Plan(like.numel(), codec.bits)
+        self._seen = node.keep("distances seen", torch.zeros(self._plan.blocks))
+        self._engine = codec.runs_on(like)
+
+    def write(self, v: Tensor) -> Message:
+        if not bool(self._seen.any()):
+            # Nobody knows yet how far apart nodes are: one exact message tells.
+            self._node.count("sent exactly")
+            return Raw().encode(v, self._node.rng)
+        # A block that has stood still so far may not do so for ever.
+        return self._coded(v, _MARGIN * torch.maximum(self._seen, 0.1 * self._seen.mean()))
+
+    def reply(self, v: Tensor, read: Read) -> Message:
+        return self.write(v) if read.reach is None else self._coded(v, read.reach)
+
+    def _coded(self, v: Tensor, reach: Tensor) -> Message:
+        self._node.count(f"coded by {self._engine}")
+        return self._codec.encode(v, self._node.rng, reach=reach)
+
+    def read(self, message: Message, near: Tensor) -> Read | Message:
+        found = self._find(message, near)
+        if found.wrong is not None:
+            self._node.count("blocks out of reach", int(found.wrong.sum()))
+            return Message(found.wrong.to(torch.uint8).cpu(), _AGAIN, (found.wrong.numel(),), torch.uint8)
+        distance = found.distance.cpu()
+        torch.maximum(_FADING * self._seen, distance, out=self._seen)
+        # The sender's own vector lies a little further than what was read of it.
+        return Read(found.vector, distance + found.scale)
+
+    def own(self, message: Message, v: Tensor) -> Tensor:
+        return self._find(message, v).vector
+
+    def mend(self, v: Tensor, message: Message, request: Message) -> Message:
+        wrong = request.data.bool()
+        if wrong.numel() != self._plan.blocks:
+            raise ValueError(f"asked again for {wrong.numel()} blocks, a vector has {self._plan.blocks}")
+        exact = v.detach().flatten()[self._coordinates(wrong, v)].contiguous().view(torch.uint8)
+        # What was too far must count as seen, or the next message would be as short.
+        self._seen[wrong] = torch.clamp(2 * self._seen[wrong], min=float(self._seen.max()))
+        data = torch.cat([request.data.to(v.device), message.data.to(v.device), exact])
+        return Message(data, _MENDED, message.shape, message.dtype)
+
+    def _find(self, message: Message, near: Tensor) -> _Found:
+        if message.codec == Raw.name:
+            vector = Raw().decode(message, near)
+            return _Found(vector, None, self._distances(vector, near), 0.0)
+        if message.codec == _MENDED:
+            return self._find_mended(message, near)
+        reading = self._codec.read(message, near)
+        exponents = self._plan.split(message.data)[1].cpu()
+        wrong = None if bool(reading.right.all()) else ~reading.right
+        return _Found(
+            reading.vector, wrong, reading.distance, torch.ldexp(torch.ones(exponents.numel()), exponents.int())
+        )
+
+    def _find_mended(self, message: Message, near: Tensor) -> _Found:
+        blocks, coded = self._plan.blocks, self._plan.nbytes
+        wrong = message.data[:blocks].bool().cpu()
+        inner = Message(message.data[blocks : blocks + coded].clone(), self._codec.name, message.shape, message.dtype)
+        found = self._find(inner, near)
+        flat = found.vector.view(-1)
+        place = self._coordinates(wrong, flat)
+        exact = message.data[blocks + coded :].to(near.device, copy=True).view(message.dtype)
+        if exact.numel() != int(place.sum()):
+            raise ValueError(f"a mended message brings {exact.numel()} numbers for {int(place.sum())} coordinates")
+        flat[place] = exact
+        missing = None if found.wrong is None else found.wrong.cpu() & ~wrong
+        still = missing if missing is not None and bool(missing.any()) else None
+        return _Found(found.vector, still, self._distances(found.vector, near), found.scale)
+
+    def _coordinates(self, wrong: Tensor, v: Tensor) -> Tensor:
+        return wrong.to(v.device).repeat_interleave(BLOCK)[: self._plan.count]
+
+    def _distances(self, vector: Tensor, near: Tensor) -> Tensor:
+        padded = torch.zeros(self._plan.blocks * BLOCK, device=near.device)
+        padded[: self._plan.count] = (vector - near).detach().abs().flatten()
+        return padded.view(-1, BLOCK).amax(1) if self._plan.count else padded[: math.ceil(self._plan.blocks)]

@@ -1,0 +1,186 @@
+"""The lattice on a GPU: one program per block, one read of the vector and one write of the codes."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from flockstep.parts.codecs.lattice.plan import BLOCK, LEAST_EXPONENT, NO_EXPONENT, PRECISION, Plan, weights
+
+
+def encode(v: Tensor, exponents: Tensor, seed: int, plan: Plan, data: Tensor) -> bool:
+    """Write a vector's message into ``data``; False if a value is not finite."""
+    bad = torch.zeros(1, dtype=torch.int32, device=v.device)
+    launch_encode(v, exponents.to(v.device), seed, plan, data, bad)
+    return not bool(bad)
+
+
+def decode(data: Tensor, near: Tensor, plan: Plan, out: Tensor) -> tuple[Tensor, Tensor]:
+    """Write the vector nearest to ``near`` into ``out``; per block, whether it checks, and the largest distance."""
+    right = torch.empty(plan.blocks, dtype=torch.bool, device=near.device)
+    distance = torch.empty(plan.blocks, dtype=torch.float32, device=near.device)
+    launch_decode(data, near, plan, out, right, distance)
+    return right, distance
+
+
+def launch_encode(v: Tensor, exponents: Tensor, seed: int, plan: Plan, data: Tensor, bad: Tensor) -> None:
+    """The kernel alone: nothing is waited for."""
+    if plan.count:
+        sums, kept, codes = plan.split(data)
+        table = _table(v.device)
+        _encode[(plan.blocks,)](
+            v, exponents, seed, table, sums, kept, codes, bad, plan.count, plan.padded, BITS=plan.bits, **_constants()
+        )
+
+
+def launch_decode(data: Tensor, near: Tensor, plan: Plan, out: Tensor, right: Tensor, distance: Tensor) -> None:
+    """The kernel alone: nothing is waited for."""
+    if plan.count:
+        sums, kept, codes = plan.split(data)
+        table = _table(near.device)
+        _decode[(plan.blocks,)](
+            near, table, sums, kept, codes, out, right, distance, plan.count, plan.padded, BITS=plan.bits, SIZE=BLOCK
+        )
+
+
+def _constants() -> dict[str, int]:
+    return {"SIZE": BLOCK, "LEAST": LEAST_EXPONENT, "NONE": NO_EXPONENT, "PRECISION": PRECISION}
+
+
+@lru_cache(maxsize=8)
+def _table(device: torch.device) -> Tensor:
+    return torch.from_numpy(weights().view("int32").copy()).to(device)
+
+
+@triton.jit
+def _power(exponent):
+    # 2^exponent, exactly: the bits of the number itself.
+    return ((exponent + 127) << 23).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _encode(
+    v,
+    wanted,
+    seed,
+    table,
+    sums,
+    kept,
+    codes,
+    bad,
+    count,
+    padded,
+    BITS: tl.constexpr,
+    SIZE: tl.constexpr,
+    LEAST: tl.constexpr,
+    NONE: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    block = tl.program_id(0).to(tl.int64)
+    lane = tl.arange(0, SIZE)
+    index = block * SIZE + lane
+    x = tl.load(v + index, mask=index < count, other=0.0)
+    # As integers, magnitudes keep their order, and what is not finite is the largest of all.
+    magnitude = x.to(tl.int32, bitcast=True) & 0x7FFFFFFF
+    largest = tl.max(magnitude, 0)
+    if largest >= 0x7F800000:
+        tl.store(bad, 1)
+    top = tl.where(largest >= 0x00800000, (largest >> 23) - 126, -126)
+    least = tl.where(largest > 0, tl.maximum(top - PRECISION, LEAST), LEAST)
+    asked = tl.load(wanted + block).to(tl.int32)
+    exponent = tl.where(asked == NONE, least, tl.maximum(asked, least))
+    tl.store(kept + block, exponent.to(tl.int8))
+    # The hash of a counter, as in plan.mixed.
+    h = index.to(tl.uint32) * 0x9E3779B9 + seed.to(tl.uint32)
+    h = (h ^ (h >> 16)) * 0x7FEB352D
+    h = (h ^ (h >> 15)) * 0x846CA68B
+    h = (h ^ (h >> 16)) >> 8
+    t = x * _power(-exponent)
+    f = tl.floor(t)
+    rest = (16777216 - h.to(tl.int32)).to(tl.float32) * 5.9604644775390625e-08
+    k = f.to(tl.int32) + (t - f >= rest).to(tl.int32)
+    k = tl.where(index < count, k, 0)
+    total = tl.sum((k >> BITS) * tl.load(table + lane), 0)
+    _store_sum(sums, block, total)
+    code = k & ((1 << BITS) - 1)
+    if BITS >= 8:
+        tl.store(codes + index, (code & 255).to(tl.uint8), mask=index < padded)
+        if BITS > 8:
+            _pack(code >> 8, codes + padded, block, padded, BITS - 8, SIZE)
+    else:
+        _pack(code, codes, block, padded, BITS, SIZE)
+
+
+@triton.jit
+def _store_sum(sums, block, total):
+    for byte in tl.static_range(4):
+        tl.store(sums + 4 * block + byte, ((total >> (8 * byte)) & 255).to(tl.uint8))
+
+
+@triton.jit
+def _pack(code, codes, block, padded, BITS: tl.constexpr, SIZE: tl.constexpr):
+    lanes = tl.arange(0, 8)
+    eights = tl.reshape(code, (SIZE // 8, 8)).to(tl.uint64)
+    words = tl.sum(eights << (lanes * BITS).to(tl.uint64)[None, :], 1)
+    group = block * (SIZE // 8) + tl.arange(0, SIZE // 8)
+    for byte in tl.static_range(BITS):
+        value = ((words >> (8 * byte)) & 255).to(tl.uint8)
+        tl.store(codes + group * BITS + byte, value, mask=group * 8 < padded)
+
+
+@triton.jit
+def _unpack(codes, index, padded, BITS: tl.constexpr):
+    # The bits of one coordinate lie in at most two bytes.
+    group = index // 8
+    bit = (index % 8) * BITS
+    first = group * BITS + bit // 8
+    inside = index < padded
+    low = tl.load(codes + first, mask=inside, other=0).to(tl.int32)
+    more = inside & (bit // 8 + 1 < BITS)
+    high = tl.load(codes + first + 1, mask=more, other=0).to(tl.int32)
+    return ((low | (high << 8)) >> (bit % 8).to(tl.int32)) & ((1 << BITS) - 1)
+
+
+@triton.jit
+def _decode(
+    near,
+    table,
+    sums,
+    kept,
+    codes,
+    out,
+    right,
+    distance,
+    count,
+    padded,
+    BITS: tl.constexpr,
+    SIZE: tl.constexpr,
+):
+    block = tl.program_id(0).to(tl.int64)
+    lane = tl.arange(0, SIZE)
+    index = block * SIZE + lane
+    inside = index < count
+    if BITS >= 8:
+        c = tl.load(codes + index, mask=inside, other=0).to(tl.int32)
+        if BITS > 8:
+            c = c | (_unpack(codes + padded, index, padded, BITS - 8) << 8)
+    else:
+        c = _unpack(codes, index, padded, BITS)
+    exponent = tl.load(kept + block).to(tl.int32)
+    y = tl.load(near + index, mask=inside, other=0.0)
+    part: tl.constexpr = 1.0 / (1 << BITS)
+    z = tl.floor((y * _power(-exponent) - c.to(tl.float32)) * part + 0.5)
+    high = tl.minimum(tl.maximum(z, -1073741824.0), 1073741824.0).to(tl.int32)
+    high = tl.where(inside, high, 0)
+    value = (c + (high << BITS)).to(tl.float32) * _power(exponent)
+    tl.store(out + index, value, mask=inside)
+    tl.store(distance + block, tl.max(tl.where(inside, tl.abs(value - y), 0.0), 0))
+    total = tl.sum(high * tl.load(table + lane), 0)
+    said = tl.zeros((), tl.int32)
+    for byte in tl.static_range(4):
+        said = said | (tl.load(sums + 4 * block + byte).to(tl.int32) << (8 * byte))
+    tl.store(right + block, said == total)

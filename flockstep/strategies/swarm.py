@@ -1,0 +1,218 @@
+"""Random pairs average their models, in the background of training; nobody waits, and nobody is interrupted.
+
+State of node i: x_i, the live model; s_i, its value when the local phase began; y_i, the copy that others see.
+
+Swarm (B)   y_i, y_j are averaged with a random neighbour j while i takes H steps on x_i:
+                d = (Q(y_j) - Q(y_i)) / 2;      y_i <- y_i + d;      y_j <- y_j - d
+            then, when both are done,   y_i <- y_i + (x_i - s_i);    x_i, s_i <- y_i
+            so that the sum of all y moves by local progress only, exactly, whatever the codec does.
+
+SwarmPull   (C)  x_i <- (x_i + Q(x_j)) / 2 every H steps; j is only read.
+
+SwarmPairs  (A)  all pairs of a random matching wait for each other: x_i, x_j <- (x_i + x_j) / 2. For study.
+
+Nadiradze, Sabour, Davies, Li, Alistarh: asynchronous decentralized SGD with quantized and local updates, NeurIPS 2021,
+arXiv 1910.12308.
+
+Sends   one coded model, and gets one, per H steps
+Waits   for nobody (B; C for one reply per H steps)
+Keeps   the copy, where the phase began, and the distances seen (B)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from flockstep import check
+from flockstep.errors import CodecRange, LostPeer
+from flockstep.message import Message
+from flockstep.node import Node, Pending
+from flockstep.parts.codecs.codec import Codec
+from flockstep.parts.codecs.coder import Coder, Read, asks_again, coder
+from flockstep.parts.codecs.raw import Raw
+from flockstep.parts.topologies import Complete, Topology
+
+_TOPIC = "swarm"
+_QUESTION = Message(torch.empty(0, dtype=torch.uint8), "question", (), torch.float32)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Local:
+    """What all three have: how many steps a phase has, with whom it is shared, and in how many bits."""
+
+    local_steps: int = 1
+    geometric: bool = False
+    """Draw the steps of each phase, with mean ``local_steps``, as in the paper's analysis."""
+    topology: Topology = Complete()
+    codec: Codec = Raw()
+
+    def __post_init__(self) -> None:
+        check.whole(self, "local_steps", self.local_steps)
+        check.has(self, "topology", self.topology, "peers", kind="a topology such as Ring()")
+        check.has(self, "codec", self.codec, "encode", "decode", kind="a codec such as Modular(bits=8)")
+
+    def phase(self, rng: np.random.Generator) -> int:
+        """How many steps the next phase has."""
+        return int(rng.geometric(1 / self.local_steps)) if self.geometric else self.local_steps
+
+    def partners(self, node: Node) -> list[int]:
+        """The neighbours that live, in an order of this node's own."""
+        alive = node.peers()
+        if node.rank < node.size and not isinstance(self.topology, Complete):
+            near = set(self.topology.peers(node.rank, node.size))
+            # Those who came late have no place in the graph: they are everybody's neighbours.
+            alive = tuple(peer for peer in alive if peer in near or peer >= node.size)
+        return [int(peer) for peer in node.rng.permutation(alive)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Swarm(_Local):
+    """Step on your own; in the background, average with somebody."""
+
+    one_sided: ClassVar[bool] = True
+
+    async def run(self, node: Node) -> None:
+        """Phases of local steps, each with one exchange behind it."""
+        x = node.params
+        y, s = node.keep("copy", x.clone()), node.keep("began", x.clone())
+        ways = coder(self.codec, node, x)
+        node.answer(_TOPIC, lambda peer, message: _meet(y, ways, message))
+        pending: Pending[Tensor | None] | None = None
+        left = late = 0
+        async for _ in node.steps():
+            if pending is None:
+                with node.undisturbed():
+                    sent = y.clone()
+                pending, left, late = node.spawn(self._exchange(node, sent, ways)), self.phase(node.rng), 0
+            await node.step(await node.gradient(x))
+            left -= 1
+            if left <= 0 and pending.done:
+                _merge(node, x, y, s, await pending)
+                pending = None
+                node.count("late steps", late)
+            elif left <= 0:
+                late += 1
+        _merge(node, x, y, s, None if pending is None else await pending)
+        # Others may still come: what they bring is this node's last word, too.
+        node.answer(_TOPIC, lambda peer, message: _meet(y, ways, message, x))
+
+    async def _exchange(self, node: Node, sent: Tensor, ways: Coder) -> Tensor | None:
+        """What this node's copy gains from a neighbour; None if nobody answers."""
+        for peer in self.partners(node):
+            try:
+                message = ways.write(sent)
+                reply = await node.ask(peer, _TOPIC, message)
+                if asks_again(reply):
+                    message = ways.mend(sent, message, reply)
+                    reply = await node.ask(peer, _TOPIC, message)
+            except LostPeer:
+                node.count("partners lost")
+                continue
+            # It knew the distance when it chose its scale, so that this can be read; but nothing is taken on trust.
+            theirs = _in_full(ways.read(reply, sent), node, peer)
+            node.count("exchanges")
+            return (theirs - ways.own(message, sent)) / 2
+        return None
+
+
+def _meet(y: Tensor, ways: Coder, message: Message, x: Tensor | None = None) -> Message:
+    """The other side of an exchange: give half of the difference away, and say what there was."""
+    read = ways.read(message, y)
+    if isinstance(read, Message):
+        return read
+    reply = ways.reply(y, read)
+    y.add_((read.vector - ways.own(reply, y)) / 2)
+    if x is not None:
+        x.copy_(y)
+    return reply
+
+
+def _merge(node: Node, x: Tensor, y: Tensor, s: Tensor, gained: Tensor | None) -> None:
+    """Bring what was learned and what was gained together."""
+    with node.undisturbed():
+        if gained is not None:
+            y.add_(gained)
+        # In this order, a node that met nobody is where it was, to the bit.
+        x.add_(y - s)
+        y.copy_(x)
+    s.copy_(x)
+
+
+def _in_full(read: Read | Message, node: Node, peer: int) -> Tensor:
+    if isinstance(read, Message):
+        raise CodecRange(f"node {node.rank} cannot read what node {peer} sent, not even when mended", rank=node.rank)
+    return read.vector
+
+
+@dataclass(frozen=True, kw_only=True)
+class SwarmPull(_Local):
+    """Read somebody's model now and then, and go half the way to it."""
+
+    one_sided: ClassVar[bool] = True
+
+    async def run(self, node: Node) -> None:
+        """Local steps, then one pull."""
+        x, ways = node.params, coder(self.codec, node, node.params)
+        node.answer(_TOPIC, lambda peer, message: _show(x, ways, message))
+        left = self.phase(node.rng)
+        async for _ in node.steps():
+            await node.step(await node.gradient(x))
+            left -= 1
+            if left <= 0:
+                await self._pull(node, x, ways)
+                left = self.phase(node.rng)
+
+    async def _pull(self, node: Node, x: Tensor, ways: Coder) -> None:
+        for peer in self.partners(node):
+            try:
+                read = ways.read(await node.ask(peer, _TOPIC, _QUESTION), x)
+                if isinstance(read, Message):
+                    read = ways.read(await node.ask(peer, _TOPIC, read), x)
+            except LostPeer:
+                node.count("partners lost")
+                continue
+            node.count("exchanges")
+            x.add_((_in_full(read, node, peer) - x) / 2)
+            return
+
+
+def _show(x: Tensor, ways: Coder, message: Message) -> Message:
+    """The model as it is now; mended, if some of it could not be read."""
+    shown = ways.write(x)
+    if not asks_again(message) or shown.codec == Raw.name:
+        return shown
+    return ways.mend(x, shown, message)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SwarmPairs(_Local):
+    """Pairs that wait for each other, drawn anew in every round: for the simulator, and to compare with."""
+
+    matching_seed: int = 0
+
+    async def run(self, node: Node) -> None:
+        """Local steps, then an average with this round's partner."""
+        x, ways, round = node.params, coder(self.codec, node, node.params), 0
+        k = node.step_count - 1
+        async for k in node.steps():
+            await node.step(await node.gradient(x))
+            if (k + 1) % self.local_steps == 0:
+                partner = self.matching(round, node.size).get(node.rank)
+                round += 1
+                if partner is not None:
+                    message = ways.write(x)
+                    node.send(partner, message)
+                    theirs = _in_full(ways.read(await node.receive(partner), x), node, partner)
+                    node.count("exchanges")
+                    x.add_((theirs - ways.own(message, x)) / 2)
+
+    def matching(self, round: int, size: int) -> dict[int, int]:
+        """Who meets whom in a round: the same answer on every node; with an odd number one stays alone."""
+        order = np.random.default_rng([self.matching_seed, round]).permutation(size).tolist()
+        pairs = list(zip(order[0::2], order[1::2], strict=False))
+        return dict(pairs) | {b: a for a, b in pairs}

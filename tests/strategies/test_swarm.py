@@ -1,0 +1,237 @@
+"""SwarmSGD: against NumPy under a recorded schedule; what it conserves; what it survives."""
+
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+
+import flockstep as fs
+from flockstep.node import stream
+from flockstep.strategies import swarm
+from flockstep.testing import check_strategy
+from flockstep.workloads.convex import Quadratics
+
+ETA, SEED, STEPS = 0.1, 4, 30
+SGD = partial(torch.optim.SGD, lr=ETA)
+PROBLEM = Quadratics(dim=6, noise=0.5, dtype=torch.float64)
+HARDWARE = {
+    "network": fs.Network(bandwidth="50 kbit/s", latency="3 ms"),
+    "compute": fs.Compute(step="10 ms", spread=0.5, stragglers={0: 3.0}),
+}
+
+
+def gradients_of(size):
+    shards = [PROBLEM.shard(rank, size) for rank in range(size)]
+    streams = [stream(SEED, rank, "data") for rank in range(size)]
+
+    def gradient(x, shard, rng):
+        return shard.curvature * (x - shard.centre) + 0.5 * rng.standard_normal(6)
+
+    return [partial(gradient, shard=s, rng=r) for s, r in zip(shards, streams, strict=True)]
+
+
+def logging(kind, log):
+    """The strategy, saying in which order things happen."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Logged(kind):
+        async def run(self, node):
+            answer, step, count = node.answer, node.step, node.count
+
+            def logged_answer(topic, handler):
+                def logged(peer, message):
+                    log.append(("meets", peer, node.rank))
+                    return handler(peer, message)
+
+                answer(topic, logged)
+
+            async def logged_step(g):
+                log.append(("steps", node.rank))
+                await step(g)
+
+            def logged_count(name, amount=1):
+                if name == "exchanges":
+                    log.append(("gains", node.rank))
+                count(name, amount)
+
+            node.answer, node.step, node.count = logged_answer, logged_step, logged_count
+            await super().run(node)
+
+        async def _exchange(self, node, sent, ways):
+            log.append(("starts", node.rank))
+            return await super()._exchange(node, sent, ways)
+
+    return Logged
+
+
+@pytest.mark.parametrize("geometric", [False, True])
+@pytest.mark.parametrize("local_steps", [1, 2, 7])
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_swarm_is_what_the_paper_says_under_the_schedule_that_happened(size, local_steps, geometric, monkeypatch):
+    log = []
+    merge = swarm._merge
+
+    def logged_merge(node, x, y, s, gained):
+        log.append(("merges", node.rank, gained is not None))
+        merge(node, x, y, s, gained)
+
+    monkeypatch.setattr(swarm, "_merge", logged_merge)
+    strategy = logging(fs.Swarm, log)(local_steps=local_steps, geometric=geometric)
+    trace = fs.simulate(strategy, PROBLEM, nodes=size, steps=STEPS, optimizer=SGD, seed=SEED, **HARDWARE)
+
+    x, y, s = (np.zeros((size, 6)) for _ in range(3))
+    sent, gained, g = np.zeros((size, 6)), np.zeros((size, 6)), gradients_of(size)
+    taken, done = np.zeros(size, int), np.zeros(size, bool)
+    for what, i, *rest in log:
+        if what == "steps":
+            x[i] -= ETA * g[i](x[i])
+            taken[i] += 1
+        elif what == "starts":
+            sent[i] = y[i]
+        elif what == "meets":
+            (j,) = rest
+            difference = (sent[i] - y[j]) / 2
+            gained[i] = -difference
+            y[j] += difference
+            if done[j]:
+                x[j] = y[j]
+        elif what == "merges":
+            y[i] += gained[i] * rest[0] + (x[i] - s[i])
+            x[i] = s[i] = y[i]
+            # From here on the node only answers, and what it is given is its model's, too.
+            done[i] = taken[i] == STEPS
+    for rank in range(size):
+        np.testing.assert_allclose(trace.models[rank].numpy(), x[rank], rtol=1e-10, atol=1e-12)
+    if size > 1:
+        assert sum(event[0] == "meets" for event in log) > 3
+
+
+@pytest.mark.parametrize("local_steps", [1, 3])
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_pull_is_what_the_authors_program_does(size, local_steps):
+    log = []
+    strategy = logging(fs.SwarmPull, log)(local_steps=local_steps)
+    trace = fs.simulate(strategy, PROBLEM, nodes=size, steps=STEPS, optimizer=SGD, seed=SEED, **HARDWARE)
+    x, read, g = np.zeros((size, 6)), np.zeros((size, 6)), gradients_of(size)
+    for what, i, *rest in log:
+        if what == "steps":
+            x[i] -= ETA * g[i](x[i])
+        elif what == "meets":
+            read[i] = x[rest[0]]
+        elif what == "gains":
+            x[i] = (x[i] + read[i]) / 2
+    for rank in range(size):
+        np.testing.assert_allclose(trace.models[rank].numpy(), x[rank], rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("local_steps", [1, 2, 7])
+@pytest.mark.parametrize("size", [1, 2, 4, 5])
+def test_pairs_average_after_their_local_steps(size, local_steps):
+    strategy = fs.SwarmPairs(local_steps=local_steps)
+    trace = fs.simulate(strategy, PROBLEM, nodes=size, steps=STEPS, optimizer=SGD, seed=SEED, **HARDWARE)
+    x, g = np.zeros((size, 6)), gradients_of(size)
+    for k in range(STEPS):
+        for i in range(size):
+            x[i] -= ETA * g[i](x[i])
+        if (k + 1) % local_steps == 0:
+            for i, j in strategy.matching(k // local_steps, size).items():
+                if i < j:
+                    x[i] = x[j] = (x[i] + x[j]) / 2
+    for rank in range(size):
+        np.testing.assert_allclose(trace.models[rank].numpy(), x[rank], rtol=1e-10, atol=1e-12)
+
+
+@dataclass(frozen=True)
+class Slope:
+    """Every node falls down a slope of its own: what all have moved together is known beforehand."""
+
+    rank: int = 0
+
+    def start(self):
+        return torch.zeros(5000, dtype=torch.float64)
+
+    def gradient(self, x, rng):
+        return torch.full((5000,), float(self.rank + 1), dtype=torch.float64)
+
+    def loss(self, x):
+        return float(x.mean())
+
+    def shard(self, rank, size):
+        return Slope(rank)
+
+
+def moved(trace):
+    return sum(float(model.sum()) for model in trace.models.values()) / 5000
+
+
+CODECS = [fs.Raw(), fs.Cast(), fs.Modular(bits=8), fs.Modular(bits=4), fs.Modular(bits=2)]
+
+
+@pytest.mark.parametrize("codec", CODECS, ids=repr)
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_every_gradient_enters_once_whatever_the_codec_does(size, codec):
+    strategy = fs.Swarm(local_steps=3, geometric=True, codec=codec)
+    trace = fs.simulate(strategy, Slope(), nodes=size, steps=STEPS, optimizer=SGD, seed=SEED, **HARDWARE)
+    assert moved(trace) == pytest.approx(-ETA * STEPS * size * (size + 1) / 2, rel=1e-9)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("on", ["threads", "processes"])
+@pytest.mark.parametrize("codec", [fs.Raw(), fs.Modular(bits=8)], ids=repr)
+def test_nothing_is_lost_on_real_nodes_either(codec, on):
+    strategy = fs.Swarm(local_steps=2, codec=codec)
+    trace = fs.launch(strategy, Slope(), nodes=3, steps=200, optimizer=SGD, timeout=60, on=on)
+    assert moved(trace) == pytest.approx(-ETA * 200 * 6, rel=1e-9)
+    assert all(node.counts["exchanges"] > 0 for node in trace.nodes)
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        fs.Swarm(local_steps=2),
+        fs.Swarm(local_steps=3, geometric=True, topology=fs.Ring()),
+        fs.SwarmPairs(local_steps=2),
+        fs.SwarmPull(local_steps=1),
+    ],
+    ids=repr,
+)
+def test_the_laws(strategy):
+    check_strategy(strategy)
+
+
+def test_a_straggler_costs_the_others_nothing():
+    seconds = {}
+    for factor in (1.0, 4.0):
+        compute = fs.Compute(step="10 ms", stragglers={3: factor})
+        network = fs.Network(bandwidth="100 Mbit/s", latency="1 ms")
+        trace = fs.simulate(
+            fs.Swarm(local_steps=2), PROBLEM, nodes=8, steps=STEPS, optimizer=SGD, network=network, compute=compute
+        )
+        seconds[factor] = [node.computing for node in trace.nodes if node.rank != 3]
+        assert all(node.waiting == 0.0 for node in trace.nodes if node.rank != 3)
+    assert seconds[1.0] == pytest.approx(seconds[4.0])
+
+
+def test_a_dead_partner_is_passed_over_and_the_rest_go_on():
+    faults = [fs.Crash(node=1, at="100 ms"), fs.Loss(share=0.2)]
+    trace = fs.simulate(
+        fs.Swarm(local_steps=1),
+        PROBLEM,
+        nodes=4,
+        steps=STEPS,
+        optimizer=SGD,
+        faults=faults,
+        timeout="30 ms",
+        **HARDWARE,
+    )
+    assert [node.steps for node in trace.nodes if node.rank != 1] == [STEPS] * 3
+    assert sum(node.counts.get("partners lost", 0) for node in trace.nodes) > 0
+
+
+def test_bad_arguments():
+    with pytest.raises(ValueError, match=r"Swarm\.local_steps must be at least 1, got 0"):
+        fs.Swarm(local_steps=0)
+    with pytest.raises(TypeError, match=r"Swarm\.codec must be a codec"):
+        fs.Swarm(codec="8 bits")
