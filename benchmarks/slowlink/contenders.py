@@ -22,6 +22,7 @@ dist: Any = torch.distributed
 hooks: Any = post_localSGD_hook
 PERIOD = 16
 ALONE = "no communication"
+SWARM = "Swarm, H = 4, 8 bits"
 SAME_PERIOD = f"torch PostLocalSGD, period {PERIOD}"
 # Never reached: what a step may be capped at does not matter for its time, and random text gives no large gradients.
 _GAMMA = 1e6
@@ -31,6 +32,7 @@ OURS: dict[str, Strategy] = {
     "CELGC, I = 4": fs.CELGC(period=4, gamma=_GAMMA),
     "CELGC, I = 16": fs.CELGC(period=PERIOD, gamma=_GAMMA),
     "CELGC, I = 16, bf16": fs.CELGC(period=PERIOD, gamma=_GAMMA, average=fs.Coded(codec=fs.Cast())),
+    SWARM: fs.Swarm(local_steps=4, codec=fs.Modular(bits=8)),
 }
 
 

@@ -110,6 +110,10 @@ class Swarm(_Local):
                 if asks_again(reply):
                     message = ways.mend(sent, message, reply)
                     reply = await node.ask(peer, _TOPIC, message)
+                if asks_again(reply):
+                    # Others have met it in between, and it is further away by now.
+                    message = ways.exact(sent)
+                    reply = await node.ask(peer, _TOPIC, message)
             except LostPeer:
                 node.count("partners lost")
                 continue
@@ -182,11 +186,8 @@ class SwarmPull(_Local):
 
 
 def _show(x: Tensor, ways: Coder, message: Message) -> Message:
-    """The model as it is now; mended, if some of it could not be read."""
-    shown = ways.write(x)
-    if not asks_again(message) or shown.codec == Raw.name:
-        return shown
-    return ways.mend(x, shown, message)
+    """The model as it is now; exactly, if some of it could not be read."""
+    return ways.exact(x) if asks_again(message) else ways.write(x)
 
 
 @dataclass(frozen=True, kw_only=True)

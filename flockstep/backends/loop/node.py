@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ class JoinedNode(Node):
     model: nn.Module
     rows: list[Row]
     """What ``log`` recorded."""
+    _meetings = 0
     one_sided = False
     """Whether this node's run goes on without those who are lost, and takes in those who come late."""
     also: tuple[Any, ...] = ()
@@ -73,8 +75,20 @@ class JoinedNode(Node):
     # For the user ------------------------------------------------------------------------------------------------
 
     def meet(self) -> None:
-        """Wait until every node has come here: after the loop, ``average_model`` then finds everyone's last step."""
-        self.driver.call(self.mean(torch.zeros(1), "meeting"))
+        """Wait until every node has come here: after the loop, ``average_model`` then finds everyone's last step.
+
+        In a one-sided run, every node that lives; for one that is far behind, as long as a question may take.
+        """
+        self._meetings += 1
+        self.driver.call(self._await_the_living() if self.one_sided else self.mean(torch.zeros(1), "meeting"))
+
+    async def _await_the_living(self) -> None:
+        # A question that nobody answers yet waits until somebody does.
+        topic = f"flockstep meeting {self._meetings}"
+        self.answer(topic, lambda peer, message: snapshots.QUESTION)
+        for peer in self.peers():
+            with suppress(LostPeer):
+                await self.ask(peer, topic, snapshots.QUESTION)
 
     def average_model(self) -> nn.Module:
         """A copy of the model with the average of all living nodes' weights and float buffers, for evaluation.

@@ -46,6 +46,10 @@ class Door:
             if not self._newcomer and all(peer > self._node.rank for peer in self._node.peers()):
                 self._inside = True
                 return
+            if self._newcomer and not self._node.peers():
+                raise LostPeer(
+                    f"node {self._node.rank} comes too late: nobody of this run answers", rank=self._node.rank
+                )
             try:
                 pause(min(0.02, deadline.left()))
             except TimeoutError:

@@ -74,6 +74,11 @@ class Coder:
         """The message again, with what could not be read."""
         raise NotImplementedError(f"nobody asks again for a message of {message.codec}")
 
+    def exact(self, v: Tensor) -> Message:
+        """The vector itself, for one who cannot read it otherwise."""
+        self._node.count("sent exactly")
+        return Raw().encode(v, self._node.rng)
+
     def reply(self, v: Tensor, read: Read) -> Message:
         """The message for the peer whose message was read just now."""
         return self.write(v)
@@ -93,8 +98,7 @@ class _Tuned(Coder):
     def write(self, v: Tensor) -> Message:
         if not bool(self._seen.any()):
             # Nobody knows yet how far apart nodes are: one exact message tells.
-            self._node.count("sent exactly")
-            return Raw().encode(v, self._node.rng)
+            return self.exact(v)
         # A block that has stood still so far may not do so for ever.
         return self._coded(v, _MARGIN * torch.maximum(self._seen, 0.1 * self._seen.mean()))
 

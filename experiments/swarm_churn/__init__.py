@@ -1,0 +1,1 @@
+"""SwarmSGD on real processes while nodes die and come."""
