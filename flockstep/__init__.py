@@ -11,7 +11,8 @@ from flockstep.message import Message
 from flockstep.node import Node, Pending
 from flockstep.parts.averages import Coded, Exact, Mixed
 from flockstep.parts.clips import ClipNorm, ClipStep, NoClip
-from flockstep.parts.codecs import Cast, Codec, Modular, Raw
+from flockstep.parts.codecs import Cast, Codec, Modular, Raw, Stochastic
+from flockstep.parts.graphs import Edges, Hypercube
 from flockstep.parts.topologies import Complete, Exponential, Random, Ring, Star, Topology, Torus
 from flockstep.strategies.dataparallel import DataParallel
 from flockstep.strategies.episode import Episode, EpisodePlus
@@ -40,11 +41,13 @@ __all__ = [
     "DataParallel",
     "Deadlock",
     "Diverged",
+    "Edges",
     "Episode",
     "EpisodePlus",
     "Exact",
     "Exponential",
     "FlockstepError",
+    "Hypercube",
     "Link",
     "LocalSGD",
     "Loss",
@@ -67,6 +70,7 @@ __all__ = [
     "Row",
     "Slowdown",
     "Star",
+    "Stochastic",
     "Strategy",
     "Swarm",
     "SwarmPairs",

@@ -179,10 +179,11 @@ def spectral_gap(topology: Topology, size: int) -> float:
 
 def components(topology: Topology, size: int) -> list[list[int]]:
     """The parts of the graph no edge joins, each sorted, in the order of their first node."""
-    return _components([topology.peers(rank, size) for rank in range(size)])
+    return components_of([topology.peers(rank, size) for rank in range(size)])
 
 
-def _components(peers: Sequence[Sequence[int]]) -> list[list[int]]:
+def components_of(peers: Sequence[Sequence[int]]) -> list[list[int]]:
+    """The same of a graph given as each node's peers."""
     found: list[list[int]] = []
     seen: set[int] = set()
     for first in range(len(peers)):
@@ -223,7 +224,7 @@ def _random_regular(degree: int, size: int, seed: int) -> tuple[tuple[int, ...],
         for a, b in edges:
             peers[a].append(b)
             peers[b].append(a)
-        if len(_components(peers)) == 1:
+        if len(components_of(peers)) == 1:
             return tuple(tuple(sorted(ends)) for ends in peers)
         switches = len(edges)
 

@@ -4,5 +4,6 @@ from flockstep.parts.codecs.cast import Cast
 from flockstep.parts.codecs.codec import Codec
 from flockstep.parts.codecs.modular import Modular
 from flockstep.parts.codecs.raw import Raw
+from flockstep.parts.codecs.stochastic import Stochastic
 
-__all__ = ["Cast", "Codec", "Modular", "Raw"]
+__all__ = ["Cast", "Codec", "Modular", "Raw", "Stochastic"]

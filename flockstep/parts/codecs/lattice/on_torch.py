@@ -31,7 +31,7 @@ def encode(v: Tensor, exponents: Tensor, seed: int, plan: Plan, data: Tensor) ->
     high = k >> plan.bits
     sums.copy_(_checksums(high, plan).view(torch.uint8))
     kept.copy_(chosen)
-    codes.copy_(_pack((k & ((1 << plan.bits) - 1)).view(-1)[: plan.padded], plan.bits))
+    codes.copy_(pack((k & ((1 << plan.bits) - 1)).view(-1)[: plan.padded], plan.bits))
     return True
 
 
@@ -40,7 +40,7 @@ def decode(data: Tensor, near: Tensor, plan: Plan, out: Tensor) -> tuple[Tensor,
     sums, kept, codes = plan.split(data)
     q, exponents = 1 << plan.bits, kept.to(torch.int32)[:, None]
     c = torch.zeros(plan.blocks * BLOCK, dtype=torch.int64, device=near.device)
-    c[: plan.padded] = _unpack(codes, plan.bits)
+    c[: plan.padded] = unpack(codes, plan.bits)
     c = c.view(plan.blocks, BLOCK)
     mine = _blocks(near, plan)
     t = torch.ldexp(mine, -exponents)
@@ -82,18 +82,20 @@ def _times(x: Tensor, factor: int) -> Tensor:
     return (low + (high << 16)) & _MASK
 
 
-def _pack(codes: Tensor, bits: int) -> Tensor:
+def pack(codes: Tensor, bits: int) -> Tensor:
+    """Codes of so many bits, eight in as many bytes; above 8 bits the low bytes first, then what is left, packed."""
     if bits > 8:
-        return torch.cat([(codes & 0xFF).to(torch.uint8), _pack(codes >> 8, bits - 8)])
+        return torch.cat([(codes & 0xFF).to(torch.uint8), pack(codes >> 8, bits - 8)])
     shifts = torch.arange(8, device=codes.device) * bits
     words = (codes.view(-1, 8) << shifts).sum(1)
     return words.view(-1, 1).view(torch.uint8).view(-1, 8)[:, :bits].reshape(-1)
 
 
-def _unpack(packed: Tensor, bits: int) -> Tensor:
+def unpack(packed: Tensor, bits: int) -> Tensor:
+    """The codes again."""
     if bits > 8:
         count = packed.numel() * 8 // bits
-        return packed[:count].long() | (_unpack(packed[count:], bits - 8) << 8)
+        return packed[:count].long() | (unpack(packed[count:], bits - 8) << 8)
     words = torch.zeros(packed.numel() // bits, 8, dtype=torch.uint8, device=packed.device)
     words[:, :bits] = packed.view(-1, bits)
     shifts = torch.arange(8, device=packed.device) * bits
