@@ -45,6 +45,7 @@ def run(steps: int, seed: int, *, disturbed: bool) -> dict[str, Any]:
     return {
         "seed": seed,
         "run": "node 3 killed, node 4 added" if disturbed else "undisturbed",
+        "came": not disturbed or NEWCOMER in present,
         "validation loss": round(loss, 4),
         "training loss by thirds": " ".join(f"{x:.3f}" for x in thirds),
         "falls": thirds[0] > thirds[1] > thirds[2],
@@ -70,6 +71,7 @@ def main() -> None:
     met = {
         f"loss of the average model, disturbed / undisturbed: {mean:.4f} on average over {len(seeds)} seed(s) "
         f"(largest {worst:.4f}), within {WITHIN:.0%}": abs(mean - 1) <= WITHIN,
+        "the newcomer came in time": all(row["came"] for row in rows),
         "survivors took all their steps": all(set(row["steps of survivors"].split()) == {str(steps)} for row in rows),
         "their training loss went on falling": all(row["falls"] for row in rows),
     }
