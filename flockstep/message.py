@@ -35,6 +35,16 @@ class Message:
         if self.dtype not in _DTYPES:
             raise TypeError(f"Message.dtype must be one of {', '.join(map(str, _DTYPES))}, got {self.dtype}")
 
+    @classmethod
+    def of_bytes(cls, data: bytes, codec: str = "bytes") -> Message:
+        """A few bytes, for what is no vector."""
+        tensor = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
+        return cls(tensor, codec, (len(data),), torch.uint8)
+
+    def to_bytes(self) -> bytes:
+        """The data as bytes."""
+        return self.data.cpu().numpy().tobytes()
+
     @property
     def nbytes(self) -> int:
         """How many bytes travel, header included: the number every report is made of."""
@@ -67,6 +77,10 @@ class Message:
         if math.prod(shape[:dimensions]) > _MOST_ELEMENTS:
             raise ValueError(f"a message has at most {_MOST_ELEMENTS} numbers")
         return name.decode("ascii"), tuple(shape[:dimensions]), _DTYPES[code], length
+
+
+NOTHING = Message.of_bytes(b"", "nothing")
+"""For a question that needs no words, and a reply that has none."""
 
 
 def ring_bytes(nbytes: int, size: int) -> int:

@@ -25,12 +25,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from flockstep import check
 from flockstep.errors import CodecRange, LostPeer
-from flockstep.message import Message
+from flockstep.message import NOTHING, Message
 from flockstep.node import Node, Pending
 from flockstep.parts.codecs.codec import Codec
 from flockstep.parts.codecs.coder import Coder, Read, asks_again, coder
@@ -38,7 +37,6 @@ from flockstep.parts.codecs.raw import Raw
 from flockstep.parts.topologies import Complete, Topology
 
 _TOPIC = "swarm"
-_QUESTION = Message(torch.empty(0, dtype=torch.uint8), "question", (), torch.float32)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,7 +172,7 @@ class SwarmPull(_Local):
     async def _pull(self, node: Node, x: Tensor, ways: Coder) -> None:
         for peer in self.partners(node):
             try:
-                read = ways.read(await node.ask(peer, _TOPIC, _QUESTION), x)
+                read = ways.read(await node.ask(peer, _TOPIC, NOTHING), x)
                 if isinstance(read, Message):
                     read = ways.read(await node.ask(peer, _TOPIC, read), x)
             except LostPeer:

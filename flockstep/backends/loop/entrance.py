@@ -16,13 +16,13 @@ async def compare(node: JoinedNode, strategy: str) -> None:
     """Mismatch unless every node brought the same strategy and a model of the same names, shapes and dtypes."""
     lines = [f"strategy {strategy}", *node.flat.describe()]
     digest = hashlib.sha256("\n".join(lines).encode()).digest()
-    mine = text(digest)
+    mine = Message.of_bytes(digest)
     theirs = await node.exchange([mine] * node.size, "door")
-    if all(bytes(message.data.tolist()) == digest for message in theirs):
+    if all(message.to_bytes() == digest for message in theirs):
         return
     # Only now that something differs do whole lists travel, so that it can be named.
-    everyones = await node.exchange([text(json.dumps(lines).encode())] * node.size, "door")
-    told = [json.loads(bytes(message.data.tolist())) for message in everyones]
+    everyones = await node.exchange([Message.of_bytes(json.dumps(lines).encode())] * node.size, "door")
+    told = [json.loads(message.to_bytes()) for message in everyones]
     for rank, other in enumerate(told):
         if other != told[0]:
             raise Mismatch(first_difference(told[0], other, 0, rank), rank=node.rank)
@@ -35,11 +35,6 @@ async def take_weights_of_node_0(node: JoinedNode) -> None:
         message = Message(mine if node.rank == 0 else mine[:0], "weights", (), torch.uint8)
         first = (await node.exchange([message] * node.size, "door"))[0]
         tensor.data.copy_(first.data.to(mine.device).view(tensor.dtype).view(tensor.shape))
-
-
-def text(data: bytes) -> Message:
-    """Words as a message."""
-    return Message(torch.frombuffer(bytearray(data), dtype=torch.uint8), "text", (), torch.uint8)
 
 
 def first_difference(first: list[str], other: list[str], a: int, b: int) -> str:

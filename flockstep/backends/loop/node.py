@@ -16,6 +16,7 @@ from flockstep.backends.loop import snapshots
 from flockstep.backends.loop.driver import Driver, Park
 from flockstep.backends.loop.flat import FlatModel
 from flockstep.errors import LostPeer
+from flockstep.message import NOTHING
 from flockstep.node import Node
 from flockstep.trace import NodeReport, Row
 
@@ -85,10 +86,10 @@ class JoinedNode(Node):
     async def _await_the_living(self) -> None:
         # A question that nobody answers yet waits until somebody does.
         topic = f"flockstep meeting {self._meetings}"
-        self.answer(topic, lambda peer, message: snapshots.QUESTION)
+        self.answer(topic, lambda peer, message: NOTHING)
         for peer in self.peers():
             with suppress(LostPeer):
-                await self.ask(peer, topic, snapshots.QUESTION)
+                await self.ask(peer, topic, NOTHING)
 
     def average_model(self) -> nn.Module:
         """A copy of the model with the average of all living nodes' weights and float buffers, for evaluation.
@@ -106,7 +107,7 @@ class JoinedNode(Node):
         total, count = self.params.to(wide, copy=True), 1
         for peer in self.peers():
             try:
-                reply = await self.ask(peer, snapshots.TOPIC, snapshots.QUESTION)
+                reply = await self.ask(peer, snapshots.TOPIC, NOTHING)
             except LostPeer:
                 if not self.one_sided:
                     raise

@@ -9,12 +9,11 @@ import torch
 from torch import Tensor
 
 from flockstep.errors import LostPeer
-from flockstep.message import Message
+from flockstep.message import NOTHING, Message
 from flockstep.node import Node
 from flockstep.parts.codecs.raw import Raw
 
 TOPIC = "flockstep snapshot"
-QUESTION = Message(torch.empty(0, dtype=torch.uint8), "question", (), torch.float32)
 
 
 def answer(node: Node) -> None:
@@ -32,6 +31,6 @@ def of_the_living(node: Node, ask: Callable[[int, str, Message], Message]) -> It
     yield node.params.to(torch.promote_types(node.params.dtype, torch.float32), copy=True)
     for peer in node.peers():
         try:
-            yield read(ask(peer, TOPIC, QUESTION), node.params)
+            yield read(ask(peer, TOPIC, NOTHING), node.params)
         except LostPeer:
             continue

@@ -12,14 +12,13 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from flockstep.backends.loop.entrance import first_difference, text
+from flockstep.backends.loop.entrance import first_difference
 from flockstep.backends.loop.node import JoinedNode
 from flockstep.backends.real.mailbox.transfer import Deadline
 from flockstep.errors import Deadlock, LostPeer, Mismatch
-from flockstep.message import Message
+from flockstep.message import NOTHING, Message
 
 _LINES, _WEIGHTS = "flockstep lines", "flockstep weights"
-_NOTHING = Message(torch.empty(0, dtype=torch.uint8), "nothing", (), torch.uint8)
 
 
 class Door:
@@ -31,8 +30,8 @@ class Door:
         self._node, self._reachable, self._newcomer = node, reachable, newcomer
         self._lines = [f"strategy {strategy}", *node.flat.describe()]
         self._inside = False
-        node.answer(_LINES, lambda peer, message: text(json.dumps(self._lines).encode()))
-        node.answer(_WEIGHTS, lambda peer, message: self._weights() if self._inside else _NOTHING)
+        node.answer(_LINES, lambda peer, message: Message.of_bytes(json.dumps(self._lines).encode()))
+        node.answer(_WEIGHTS, lambda peer, message: self._weights() if self._inside else NOTHING)
 
     async def come_in(self, timeout: float, pause: Callable[[float], None]) -> None:
         """Until somebody inside has given us weights, or it turns out that we are the first."""
@@ -59,10 +58,10 @@ class Door:
     async def _follow(self, peer: int) -> bool:
         """Take the weights of a node that is inside; False if it is not, or was lost."""
         try:
-            message = await self._node.ask(peer, _WEIGHTS, _NOTHING)
+            message = await self._node.ask(peer, _WEIGHTS, NOTHING)
             if not message.data.numel():
                 return False
-            theirs = json.loads(bytes((await self._node.ask(peer, _LINES, _NOTHING)).data.tolist()))
+            theirs = json.loads((await self._node.ask(peer, _LINES, NOTHING)).to_bytes())
         except LostPeer:
             return False
         if theirs != self._lines:

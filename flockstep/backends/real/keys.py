@@ -48,6 +48,15 @@ def rank_of(certificate: Mapping[str, Any] | None) -> int:
     return int(found[1])
 
 
+def rank_in(certificate: x509.Certificate) -> int:
+    """The same of a certificate from a file."""
+    names: list[str] = []
+    for extension in certificate.extensions:
+        if isinstance(extension.value, x509.SubjectAlternativeName):
+            names = extension.value.get_values_for_type(x509.DNSName)
+    return rank_of({"subjectAltName": [("DNS", name) for name in names]})
+
+
 def create(folder: Path, nodes: int, *, days: int = 365) -> list[int]:
     """Make the authority unless it is there, and the certificates that are missing; the ranks of those made."""
     check.whole("keys.create", "nodes", nodes)
@@ -75,7 +84,7 @@ def ranks_in(folder: Path) -> list[int]:
     if not folder.is_dir():
         return []
     found = sorted(int(match[1]) for path in folder.iterdir() if (match := _HOME.fullmatch(path.name)))
-    return found or ([_rank(read(folder / "node.pem"))] if (folder / "node.pem").exists() else [])
+    return found or ([rank_in(read(folder / "node.pem"))] if (folder / "node.pem").exists() else [])
 
 
 def too_open(home: Path, files: Sequence[str]) -> list[Path]:
@@ -123,7 +132,7 @@ class Keys:
         """A node's keys, in what ``create`` made or in a copy of its own folder; ValueError where they cannot work."""
         home = _find_home(Path(folder), check.whole("Keys.find", "rank", rank, at_least=0))
         found, _ = pair(home, NODE_FILES)
-        if (named := _rank(found)) != rank:
+        if (named := rank_in(found)) != rank:
             what = f"{home} holds the certificate of node {named}, not of node {rank}"
             raise _wrong(what, f"copy {home_of(Path(), rank)} here, from where the keys were made")
         authority = read(home / "ca.pem")
@@ -204,14 +213,6 @@ def _authority(folder: Path, now: datetime) -> certificates.Pair:
 def _add_node(folder: Path, rank: int, signer: certificates.Pair, begins: datetime, ends: datetime) -> bool:
     made, key = certificates.node(name_of(rank), signer, begins, ends)
     return certificates.place(home_of(folder, rank), {"ca.pem": signer[0], "node.pem": made, "node.key": key})
-
-
-def _rank(found: x509.Certificate) -> int:
-    names = []
-    for extension in found.extensions:
-        if isinstance(extension.value, x509.SubjectAlternativeName):
-            names = extension.value.get_values_for_type(x509.DNSName)
-    return rank_of({"subjectAltName": [("DNS", name) for name in names]})
 
 
 def _now() -> datetime:

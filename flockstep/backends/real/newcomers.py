@@ -14,6 +14,7 @@ from flockstep.backends.real.joined import RealPlace
 from flockstep.backends.real.keys import Keys
 from flockstep.backends.real.mail import MailFabric
 from flockstep.backends.real.mailbox.about import About, ask_about
+from flockstep.backends.real.mailbox.address import read
 from flockstep.backends.real.mailbox.house import House, Site, open_house
 from flockstep.backends.real.mailbox.limits import Limits
 from flockstep.backends.real.mailbox.members import Member
@@ -49,7 +50,7 @@ def _place(contacts: str, wanted: str | None) -> RealPlace:
 
 
 def _house(told: About, rank: int) -> House:
-    site = Site.from_environment(rank, towards=told.address.rpartition(":")[0])
+    site = Site.from_environment(rank, towards=read(told.address)[0])
     house = open_house(bytes.fromhex(told.run), rank, told.size, Limits(told.timeout), site)
     house.box.members.learn(told.peers)
     return house

@@ -21,7 +21,7 @@ from flockstep.backends.loop.flat import FlatModel
 from flockstep.backends.loop.node import JoinedNode
 from flockstep.backends.sim.compute import Clock
 from flockstep.backends.sim.node import SimNode
-from flockstep.message import Message
+from flockstep.message import NOTHING
 
 if TYPE_CHECKING:
     from flockstep.backends.sim.world import World
@@ -71,8 +71,7 @@ class SimPlace:
     def leave(self, node: JoinedNode) -> None:
         """Leave together: an exchange of nothing, which everyone must have come to; but nobody waits for the dead."""
         if not node.one_sided:
-            nothing = Message(torch.empty(0, dtype=torch.uint8), "nothing", (), torch.float32)
-            node.driver.call(node.exchange([nothing] * node.size, "leave"))
+            node.driver.call(node.exchange([NOTHING] * node.size, "leave"))
         # The vector belongs to the loop that ends here; what is kept is its last value.
         node.params = node.params.clone()
 

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from cryptography import x509
 
 from flockstep.backends.real.checkup.finding import Finding, failed, ok
-from flockstep.backends.real.keys import Keys, rank_of
+from flockstep.backends.real.keys import Keys, rank_in, rank_of
 from flockstep.backends.real.mailbox.about import About, ask_about
+from flockstep.backends.real.mailbox.address import written
 from flockstep.backends.real.mailbox.wire import Refused
 
 CHECK = "keys"
@@ -38,7 +39,7 @@ class Caller:
     @property
     def address(self) -> str:
         """As mailboxes write it."""
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return written(self.host, self.port)
 
     def connect(self) -> socket.socket:
         """A connection; the system chooses among the addresses of a name."""
@@ -151,8 +152,4 @@ class Caller:
 
 def _named(certificate: x509.Certificate) -> str:
     """Whose certificate it is; ValueError where it is no node's."""
-    try:
-        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except x509.ExtensionNotFound:
-        raise ValueError("a certificate without a name") from None
-    return f"node {rank_of({'subjectAltName': [('DNS', name) for name in names.get_values_for_type(x509.DNSName)]})}"
+    return f"node {rank_in(certificate)}"

@@ -10,14 +10,15 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotDone
 from typing import TypeVar
 
-LOOPBACK = "127.0.0.1"
+from flockstep.backends.real.mailbox.house import own_address_towards
+
 T = TypeVar("T")
 
 SLOW = 1.0
 """Seconds above which a lookup is felt: torch makes one for every client of its store."""
 
 # Addresses that documentation is written with: nobody has them, so the way there is the way out.
-_NOBODY = ("192.0.2.1", 9)
+_NOBODY = "192.0.2.1"
 
 
 class Unresolved(Exception):
@@ -44,13 +45,7 @@ def name(address: str, seconds: float) -> tuple[str, float]:
 
 def outward() -> str:
     """This machine's own address on the way to others; loopback if it has none."""
-    try:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            # Nothing is sent: it only asks the kernel for the way.
-            probe.connect(_NOBODY)
-            return str(probe.getsockname()[0])
-    except OSError:
-        return LOOPBACK
+    return own_address_towards(_NOBODY)
 
 
 def _timed(ask: Callable[[], T], seconds: float) -> tuple[T, float]:

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from flockstep.backends.real.keys import Keys
 from flockstep.backends.real.mailbox.about import ask_about
+from flockstep.backends.real.mailbox.address import written
 from flockstep.backends.real.mailbox.box import Mailbox
 from flockstep.backends.real.mailbox.house import Site
 from flockstep.backends.real.mailbox.limits import Limits
@@ -52,13 +53,12 @@ class Office:
         except OSError as error:
             place = f"{site.host}:{site.port}" if site.port else site.host
             raise OSError(f"cannot listen on {place}: {error.strerror or error}") from None
-        host = f"[{site.host}]" if ":" in site.host else site.host
-        self.address = f"{host}:{self._server.port}"
+        self.address = written(site.host, self._server.port)
         members = Members(Member(rank, self.address, time.time_ns()), 0)
         self.box = Mailbox(RUN, members, limits, keys=site.keys)
         for topic, handler in (
             ("echo", lambda sender, message: message),
-            ("push", lambda sender, message: packed(b"")),
+            ("push", lambda sender, message: Message.of_bytes(b"")),
             ("pull", self._pull),
             ("call", self._call),
         ):
@@ -86,12 +86,12 @@ class Office:
 
     def pull(self, peer: int, count: int) -> None:
         """So many bytes from there."""
-        self.box.ask(peer, "doctor pull", packed(_COUNT.pack(count)))
+        self.box.ask(peer, "doctor pull", Message.of_bytes(_COUNT.pack(count)))
 
     def call(self, peer: int) -> str:
         """Whether another doctor can reach this one: empty, or why not."""
-        reply = self.box.ask(peer, "doctor call", packed(_SECONDS.pack(self._limits.connect)))
-        return unpacked(reply).decode(errors="replace")
+        reply = self.box.ask(peer, "doctor call", Message.of_bytes(_SECONDS.pack(self._limits.connect)))
+        return reply.to_bytes().decode(errors="replace")
 
     def noise(self, count: int) -> Tensor:
         """So many bytes that no line can make shorter; made once, since making them takes as long as sending them."""
@@ -101,16 +101,16 @@ class Office:
         return self._noise[:count]
 
     def _pull(self, sender: int, message: Message) -> Message:
-        (count,) = _COUNT.unpack(unpacked(message))
+        (count,) = _COUNT.unpack(message.to_bytes())
         if count > MOST_BYTES:
             raise ValueError(f"a doctor sends at most {MOST_BYTES} bytes at once, asked for {count}")
         return Message(self.noise(count), "doctor", (count,), torch.uint8)
 
     def _call(self, sender: int, message: Message) -> Message:
-        (seconds,) = _SECONDS.unpack(unpacked(message))
+        (seconds,) = _SECONDS.unpack(message.to_bytes())
         address = self.box.members.address(sender)
         if address is None:
-            return packed(b"it does not know where this machine listens")
+            return Message.of_bytes(b"it does not know where this machine listens")
         try:
             # Not longer than the asker waits, nor than this side would.
             about = ask_about(address, self._keys, min(max(seconds, 0.0), self._limits.connect))
@@ -120,7 +120,7 @@ class Office:
         except OSError as error:
             why = str(error)
         self._tell(f"{address} was here; {f'it cannot be reached: {why}' if why else 'it can be reached from here'}")
-        return packed(why.encode())
+        return Message.of_bytes(why.encode())
 
 
 def stand_on(host: str, port: int, keys: Keys | None, *, insecure: bool) -> tuple[Site, str]:
@@ -134,14 +134,3 @@ def stand_on(host: str, port: int, keys: Keys | None, *, insecure: bool) -> tupl
 def any_rank() -> int:
     """A number for a doctor without keys who calls; one who listens is 0."""
     return 1 + secrets.randbelow(MOST_RANKS - 1)
-
-
-def packed(data: bytes) -> Message:
-    """Bytes as a message."""
-    tensor = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
-    return Message(tensor, "doctor", (len(data),), torch.uint8)
-
-
-def unpacked(message: Message) -> bytes:
-    """The bytes of a message."""
-    return message.data.numpy().tobytes()

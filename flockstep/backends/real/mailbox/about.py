@@ -9,6 +9,7 @@ import time
 from dataclasses import dataclass
 
 from flockstep.backends.real.keys import Keys
+from flockstep.backends.real.mailbox.address import read
 from flockstep.backends.real.mailbox.http import Exchange
 from flockstep.backends.real.mailbox.transfer import Deadline, Reader
 from flockstep.backends.real.mailbox.wire import Refused
@@ -38,8 +39,7 @@ class About:
 def ask_about(address: str, keys: Keys | None, seconds: float) -> About:
     """Ask a mailbox about itself; OSError where nothing answers, Refused where something else does."""
     deadline = Deadline(seconds)
-    host, _, port = address.rpartition(":")
-    with socket.create_connection((host.strip("[]"), int(port)), deadline.left()) as plain:
+    with socket.create_connection(read(address), deadline.left()) as plain:
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         with _secured(plain, keys) as connection:
             exchange = Exchange(connection, client=True)

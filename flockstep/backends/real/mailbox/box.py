@@ -12,8 +12,6 @@ from collections import defaultdict, deque
 from collections.abc import Callable
 from queue import SimpleQueue
 
-import torch
-
 from flockstep.backends.real.keys import Keys, name_of
 from flockstep.backends.real.mailbox.calls import Calls
 from flockstep.backends.real.mailbox.client import Connections
@@ -24,10 +22,8 @@ from flockstep.backends.real.mailbox.memory import Buffers, Staging
 from flockstep.backends.real.mailbox.transfer import Deadline
 from flockstep.backends.real.mailbox.wire import Frame, Kind, Refused, topic_bytes
 from flockstep.errors import LostPeer
-from flockstep.message import Message
+from flockstep.message import NOTHING, Message
 from flockstep.node import Handler
-
-_NOTHING = Message(torch.empty(0, dtype=torch.uint8), "nothing", (), torch.uint8)
 
 
 class Mailbox:
@@ -73,7 +69,7 @@ class Mailbox:
 
     def knock(self, peer: int) -> None:
         """Ask for a sign of life."""
-        self._call(Kind.KNOCK, peer, "", _NOTHING, self._limits.knock, "a knock")
+        self._call(Kind.KNOCK, peer, "", NOTHING, self._limits.knock, "a knock")
 
     def _call(self, kind: Kind, peer: int, topic: str, message: Message, seconds: float, verb: str) -> Message:
         deadline, me = Deadline(seconds), self.members.me
@@ -173,7 +169,7 @@ class Mailbox:
                 self._inbox[frame.sender].append(message)
                 self._changed.notify_all()
         if frame.kind is not Kind.ASK:
-            return _NOTHING
+            return NOTHING
         with self._changed:
             found = self._changed.wait_for(lambda: frame.topic in self._handlers or self._closed, self._limits.early)
             if not found or self._closed:

@@ -11,6 +11,7 @@ from collections import defaultdict
 from contextlib import suppress
 from typing import Any
 
+from flockstep.backends.real.mailbox.address import read
 from flockstep.backends.real.mailbox.transfer import Deadline
 
 
@@ -78,8 +79,7 @@ class Connections:
                     continue
 
     def _open(self, address: str, name: str, deadline: Deadline) -> socket.socket:
-        host, _, port = address.rpartition(":")
-        ways = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
+        ways = socket.getaddrinfo(*read(address), type=socket.SOCK_STREAM)
         for family, kind, protocol, _, where in ways[:-1]:
             with suppress(OSError):
                 return self._reach(socket.socket(family, kind, protocol), where, name, deadline)

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from flockstep.backends.real.keys import Keys
+from flockstep.backends.real.mailbox.address import written
 from flockstep.backends.real.mailbox.box import Mailbox
 from flockstep.backends.real.mailbox.limits import Limits
 from flockstep.backends.real.mailbox.members import Member, Members
@@ -56,7 +57,7 @@ class Site:
         host = os.environ.get("FLOCKSTEP_HOST")
         if host is None:
             others = towards or os.environ.get("MASTER_ADDR", LOOPBACK)
-            host = _towards(others) if keys or insecure else LOOPBACK
+            host = own_address_towards(others) if keys or insecure else LOOPBACK
             if host == LOOPBACK and keys is None and _spans_machines():
                 warnings.warn(
                     "without keys this node's mailbox listens on its own machine only: nodes on other machines cannot "
@@ -88,8 +89,7 @@ def open_house(
     incarnation = time.time_ns()
     context = None if site.keys is None else site.keys.server_context()
     server = Server(site.host, context=context, handshake=limits.connect, port=site.port)
-    host = f"[{site.host}]" if ":" in site.host else site.host
-    members = Members(Member(rank, f"{host}:{server.port}", incarnation), size)
+    members = Members(Member(rank, written(site.host, server.port), incarnation), size)
     box = Mailbox(run, members, limits, keys=site.keys, find=find)
     server.start(box.serve)
     return House(box, server, Pulse(box, limits))
@@ -103,8 +103,8 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _towards(other: str) -> str:
-    """This machine's own address on the way to another."""
+def own_address_towards(other: str) -> str:
+    """This machine's own address on the way to another; loopback if there is no way."""
     try:
         family, _, _, _, address = socket.getaddrinfo(other, 9, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, socket.SOCK_DGRAM) as probe:

@@ -58,7 +58,7 @@ class Exchange:
             headers.append((b"connection", b"close"))
         return self._h11.send(h11.Response(status_code=status, headers=headers)) or b""
 
-    def read(self, deadline: Deadline | None) -> Head:
+    def read(self, deadline: Deadline) -> Head:
         """The other side's head; ClosedEarly if it closed without a word, Refused if it makes no sense."""
         anything = False
         while True:
@@ -67,7 +67,7 @@ class Exchange:
             except h11.RemoteProtocolError as error:
                 raise Refused(f"this is not HTTP as it should be: {error}", error.error_status_hint) from None
             if event is h11.NEED_DATA:
-                self.connection.settimeout(None if deadline is None else deadline.left())
+                self.connection.settimeout(deadline.left())
                 data = self.connection.recv(_GULP)
                 if not data:
                     raise ConnectionResetError("the peer hung up") if anything else ClosedEarly("the peer hung up")

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from flockstep.backends.real.mailbox.address import read
 from flockstep.backends.real.mailbox.wire import MOST_RANKS
 
 _LINE = re.compile(r"(\d{1,7})=([\w.:\[\]-]{1,255}:\d{1,5})/(\d{1,20})(/left)?", re.ASCII)
@@ -121,11 +122,6 @@ class Members:
             known = self._known.get(rank)
             return known.incarnation if known else 0
 
-    def unknown(self) -> list[int]:
-        """Nodes the run began with that were never heard of."""
-        with self.changed:
-            return [rank for rank in range(self.size) if rank not in self._known]
-
     def alive(self) -> tuple[int, ...]:
         """Everyone but this node who was not lost; those never heard of yet are counted in."""
         with self.changed:
@@ -159,7 +155,7 @@ class Members:
 
 def _in_range(rank: int, address: str, incarnation: int) -> bool:
     # The system takes a port modulo 2**16, and a frame has 8 bytes for an incarnation.
-    return rank < MOST_RANKS and 0 < int(address.rpartition(":")[2]) < 2**16 and incarnation < 2**64
+    return rank < MOST_RANKS and 0 < read(address)[1] < 2**16 and incarnation < 2**64
 
 
 def _is_news(member: Member, known: Member) -> bool:
