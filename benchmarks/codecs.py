@@ -21,6 +21,7 @@ from torch import Tensor
 from benchmarks.report import Progress, arguments, finish
 from flockstep.parts.codecs.modular import Modular
 from flockstep.parts.codecs.raw import Raw
+from flockstep.parts.codecs.stochastic import Stochastic
 
 RESULTS = Path(__file__).parent / "results"
 COUNT, QUICK_COUNT, REACH = 10_000_000, 1_000_000, 0.01
@@ -43,6 +44,8 @@ def contenders(x: Tensor, y: Tensor) -> dict[str, tuple[Work, Work]]:
         codec = Modular(bits=bits, reach=REACH)
         message = codec.encode(x, rng)
         found[f"Modular, {bits} bits ({codec.runs_on(x)})"] = _both(codec, x, y, message, rng)
+    levels = Stochastic(bits=8)
+    found[f"Stochastic, 8 bits ({levels.runs_on(x)})"] = _both(levels, x, y, levels.encode(x, rng), rng)
     found["Raw"] = _both(Raw(), x, y, Raw().encode(x, rng), rng)
     scale = float(x.abs().max()) / 127
     quantised = torch.quantize_per_tensor(x, scale, 0, torch.qint8)
@@ -51,12 +54,12 @@ def contenders(x: Tensor, y: Tensor) -> dict[str, tuple[Work, Work]]:
         quantised.dequantize,
     )
     try:
-        from hivemind.compression import Uniform8BitQuantization  # type: ignore[import-not-found]
+        from hivemind.compression import CompressionInfo, Uniform8BitQuantization  # type: ignore[import-not-found]
     except ImportError:
         return found
-    theirs = Uniform8BitQuantization()
-    packed = theirs.compress(x)
-    found["hivemind Uniform8BitQuantization"] = lambda: theirs.compress(x), lambda: theirs.extract(packed)
+    theirs, info = Uniform8BitQuantization(), CompressionInfo.from_tensor(x)
+    packed = theirs.compress(x, info)
+    found["hivemind Uniform8BitQuantization"] = lambda: theirs.compress(x, info), lambda: theirs.extract(packed)
     return found
 
 
@@ -111,15 +114,36 @@ def on_the_gpu(count: int, rounds: int, progress: Progress) -> list[dict[str, An
         furthest = torch.empty(plan.blocks, device="cuda")
         encode = _captured(lambda: on_triton.launch_encode(x, exponents, 7, plan, data, bad))  # noqa: B023
         decode = _captured(lambda: on_triton.launch_decode(data, y, plan, out, right, furthest))  # noqa: B023
-        for verb, work, moved in (
-            ("encode", encode, 4 * count + plan.nbytes),
-            ("decode", decode, 8 * count + plan.nbytes),
-        ):
-            shares = []
-            for _ in range(rounds):
-                bandwidth = 8 * count / _device_seconds(copy)
-                shares.append(moved / _device_seconds(work) / bandwidth)
-            rows.append(_row(torch.cuda.get_device_name(), f"Modular, {bits} bits (triton)", verb, shares))
+        works = {"encode": (encode, 4 * count + plan.nbytes), "decode": (decode, 8 * count + plan.nbytes)}
+        rows += _shares(f"Modular, {bits} bits (triton)", works, copy, count, rounds)
+    return rows + _levels_on_the_gpu(x, out, copy, rounds)
+
+
+def _levels_on_the_gpu(x: Tensor, out: Tensor, copy: torch.cuda.CUDAGraph, rounds: int) -> list[dict[str, Any]]:
+    from flockstep.parts.codecs.qsgd import on_triton
+    from flockstep.parts.codecs.qsgd.plan import Plan
+
+    plan, count = Plan(x.numel(), 8), x.numel()
+    scales = torch.empty(plan.blocks, device="cuda")
+    codes = torch.empty(plan.code_bytes, dtype=torch.uint8, device="cuda")
+    bad = torch.zeros(1, dtype=torch.int32, device="cuda")
+    encode = _captured(lambda: on_triton.launch_encode(x, 7, plan, scales, codes, bad))
+    decode = _captured(lambda: on_triton.decode(scales, codes, plan, out))
+    # Unlike Modular's, its decoder reads no vector of the receiver.
+    works = {verb: (work, 4 * count + plan.nbytes) for verb, work in (("encode", encode), ("decode", decode))}
+    return _shares("Stochastic, 8 bits (triton)", works, copy, count, rounds)
+
+
+def _shares(
+    name: str, works: dict[str, tuple[torch.cuda.CUDAGraph, int]], copy: torch.cuda.CUDAGraph, count: int, rounds: int
+) -> list[dict[str, Any]]:
+    rows = []
+    for verb, (work, moved) in works.items():
+        shares = []
+        for _ in range(rounds):
+            bandwidth = 8 * count / _device_seconds(copy)
+            shares.append(moved / _device_seconds(work) / bandwidth)
+        rows.append(_row(torch.cuda.get_device_name(), name, verb, shares))
     return rows
 
 

@@ -91,7 +91,11 @@ def command() -> str:
     """The command this run was started with, as one would type it."""
     module = getattr(sys.modules["__main__"], "__spec__", None)
     name = module.name.removesuffix(".__main__") if module else Path(sys.argv[0]).name
-    return shlex.join(["python", "-m", name, *sys.argv[1:]])
+    words = sys.argv[1:]
+    if "--out" in words:
+        # Where rows went says nothing about how they were made.
+        del words[words.index("--out") : words.index("--out") + 2]
+    return shlex.join(["python", "-m", name, *words])
 
 
 def versions() -> str:

@@ -5,18 +5,25 @@ from flockstep.backends.sim.compute import Compute
 from flockstep.backends.sim.faults import Crash, Loss, Partition, Pause, Slowdown
 from flockstep.backends.sim.network import Link, Network
 from flockstep.backends.sim.simulate import simulate
+from flockstep.budget import Budget
 from flockstep.errors import CodecRange, Deadlock, Diverged, FlockstepError, LostPeer, Mismatch, NodeFailed
-from flockstep.join import join, rank, size
+from flockstep.join import join, progress, rank, size
 from flockstep.message import Message
 from flockstep.node import Node, Pending
 from flockstep.parts.averages import Coded, Exact, Mixed
 from flockstep.parts.clips import ClipNorm, ClipStep, NoClip
-from flockstep.parts.codecs import Cast, Codec, Modular, Raw, Stochastic
+from flockstep.parts.codecs import Cast, Codec, Modular, Raw, Stochastic, TopK
+from flockstep.parts.feedback import Compensated, Feedback
 from flockstep.parts.graphs import Edges, Hypercube
 from flockstep.parts.topologies import Complete, Exponential, Random, Ring, Star, Topology, Torus
+from flockstep.strategies.adpsgd import ADPSGD
+from flockstep.strategies.choco import Choco
 from flockstep.strategies.dataparallel import DataParallel
 from flockstep.strategies.episode import Episode, EpisodePlus
+from flockstep.strategies.gossip import Gossip
 from flockstep.strategies.localsgd import CELGC, CELGCUpdate, LocalSGD
+from flockstep.strategies.noloco import NoLoCo
+from flockstep.strategies.sgp import SGP
 from flockstep.strategies.swarm import Swarm, SwarmPairs, SwarmPull
 from flockstep.strategy import Average, Clip, Strategy
 from flockstep.trace import NodeReport, Row, Trace
@@ -25,16 +32,21 @@ from flockstep.workloads.workload import Workload
 __version__ = "0.1.0"
 
 __all__ = [
+    "ADPSGD",
     "CELGC",
+    "SGP",
     "Average",
+    "Budget",
     "CELGCUpdate",
     "Cast",
+    "Choco",
     "Clip",
     "ClipNorm",
     "ClipStep",
     "Codec",
     "CodecRange",
     "Coded",
+    "Compensated",
     "Complete",
     "Compute",
     "Crash",
@@ -46,7 +58,9 @@ __all__ = [
     "EpisodePlus",
     "Exact",
     "Exponential",
+    "Feedback",
     "FlockstepError",
+    "Gossip",
     "Hypercube",
     "Link",
     "LocalSGD",
@@ -58,6 +72,7 @@ __all__ = [
     "Modular",
     "Network",
     "NoClip",
+    "NoLoCo",
     "Node",
     "NodeFailed",
     "NodeReport",
@@ -75,12 +90,14 @@ __all__ = [
     "Swarm",
     "SwarmPairs",
     "SwarmPull",
+    "TopK",
     "Topology",
     "Torus",
     "Trace",
     "Workload",
     "join",
     "launch",
+    "progress",
     "rank",
     "simulate",
     "size",

@@ -18,6 +18,7 @@ from flockstep.backends.loop.node import JoinedNode
 from flockstep.backends.loop.scaler import is_unscaled, watching
 from flockstep.backends.real.joined import alone, started_by_torchrun
 from flockstep.backends.real.newcomers import coming_late
+from flockstep.budget import Budget, Ledger
 from flockstep.strategy import Strategy, describe, is_one_sided
 
 
@@ -31,12 +32,31 @@ def size() -> int:
     return _place().size
 
 
+def progress(shape: Callable[[float], float]) -> Callable[[int], float]:
+    """For ``LambdaLR(optimizer, fs.progress(shape))``: the factor follows what *all* nodes have spent of the budget.
+
+    ``shape`` maps that, from 0 to 1, to a factor: ``lambda p: 1 - p``. Local steps would be a poor measure where one
+    node takes four times as many as another. Before the join, the run is at its beginning.
+    """
+    seen = 0.0
+
+    def factor(epoch: int) -> float:
+        nonlocal seen
+        here = place.current()
+        if here is not None and here.last is not None:
+            seen = here.last.progress
+        return shape(seen)
+
+    return factor
+
+
 @contextmanager
 def join(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     strategy: Strategy,
     *,
+    budget: Budget | None = None,
     resume: str | Path | None = None,
     every: int | None = None,
     also: Sequence[Any] = (),
@@ -44,11 +64,14 @@ def join(
     """Train this model with others: inside the ``with``, ``optimizer.step()`` is a step of the strategy.
 
     The loop, the optimizer and its schedulers stay as they are; without the ``with`` line the script trains alone. At
-    the door nodes compare strategy, parameter names, shapes and dtypes, and all take node 0's weights. ``resume`` names
-    a folder: the newest complete checkpoint there is taken up (``node.step_count`` says where it stood), or training
-    starts anew if there is none; with ``every`` one is written there every so many steps. ``also`` are further things
-    with a ``state_dict`` to keep in it: schedulers, a GradScaler.
+    the door nodes compare strategy, parameter names, shapes and dtypes, and all take node 0's weights. ``budget`` is
+    the work of all nodes together, for ``node.batches(loader)``, ``node.progress`` and ``fs.progress``. ``resume``
+    names a folder: the newest complete checkpoint there is taken up (``node.step_count`` says where it stood), or
+    training starts anew if there is none; with ``every`` one is written there every so many steps. ``also`` are further
+    things with a ``state_dict`` to keep in it: schedulers, a GradScaler.
     """
+    if budget is not None and not isinstance(budget, Budget):
+        raise TypeError(f"join.budget must be a Budget, got {budget!r}\n  write fs.Budget(steps=...)")
     check.has("join", "strategy", strategy, "run", kind="a strategy such as CELGC(period=8, gamma=1.0)")
     if every is not None:
         check.whole("join", "every", every)
@@ -59,9 +82,12 @@ def join(
     flat = FlatModel(model)
     node = seat.seat(model, optimizer, flat, one_sided=is_one_sided(strategy))
     node.also = tuple(also)
+    node.ledger = None if budget is None else Ledger(node, budget, together=not node.one_sided)
+    before = place.set_current(seat)
     saves = None if every is None or resume is None else (every, Path(resume))
     try:
-        _enter(seat, node, strategy, resume)
+        told = describe(strategy) + (f" for {budget.told(together=not node.one_sided)}" if budget else "")
+        _enter(seat, node, told, strategy, resume)
         with _hooked(node, saves):
             yield node
         node.driver.finish()
@@ -71,15 +97,16 @@ def join(
         seat.fail(node, error)
         raise
     finally:
+        place.set_current(before)
         flat.release()
 
 
-def _enter(seat: place.Place, node: JoinedNode, strategy: Strategy, resume: str | Path | None) -> None:
-    if seat.admit(node, describe(strategy)):
+def _enter(seat: place.Place, node: JoinedNode, told: str, strategy: Strategy, resume: str | Path | None) -> None:
+    if seat.admit(node, told):
         if resume is not None:
             checkpoint.load_own(node, Path(resume))
     else:
-        node.driver.call(entrance.compare(node, describe(strategy)))
+        node.driver.call(entrance.compare(node, told))
         if resume is None or not node.driver.call(checkpoint.load(node, Path(resume))):
             node.driver.call(entrance.take_weights_of_node_0(node))
     node.flat.push()

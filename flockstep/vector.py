@@ -8,9 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
+
+_ALIGNMENT = 64
+"""Bytes. Some of cuDNN's kernels read many numbers at once, and fail where a tensor begins in between."""
 
 
 @dataclass(frozen=True)
@@ -35,19 +39,37 @@ class Layout:
                 )
         return cls(tuple(name for name, _ in named), tuple(p.shape for _, p in named), dtype)
 
+    @cached_property
+    def starts(self) -> tuple[int, ...]:
+        """Where each begins: at an aligned address, as memory of its own would; between two are zeros."""
+        step, ends, starts = _ALIGNMENT // self.dtype.itemsize, 0, []
+        for shape in self.shapes:
+            starts.append(-(-ends // step) * step)
+            ends = starts[-1] + shape.numel()
+        return tuple(starts)
+
     @property
     def size(self) -> int:
         """How many numbers the vector has."""
-        return sum(shape.numel() for shape in self.shapes)
+        return self.starts[-1] + self.shapes[-1].numel()
 
     def pack(self, tensors: Iterable[Tensor], out: Tensor | None = None) -> Tensor:
         """A flat vector from one tensor per parameter; a new one, unless it is to be written into ``out``."""
-        return torch.cat([t.detach().reshape(-1) for t in tensors], out=out)
+        parts: list[Tensor] = []
+        ends = 0
+        for start, tensor in zip(self.starts, tensors, strict=True):
+            if start > ends:
+                parts.append(tensor.new_zeros(start - ends))
+            parts.append(tensor.detach().reshape(-1))
+            ends = start + tensor.numel()
+        return torch.cat(parts, out=out)
 
     def views(self, vector: Tensor) -> list[Tensor]:
         """The vector's parts, each in its parameter's shape, sharing the vector's memory."""
-        parts = torch.split(vector, [shape.numel() for shape in self.shapes])
-        return [part.view(shape) for part, shape in zip(parts, self.shapes, strict=True)]
+        return [
+            vector[start : start + shape.numel()].view(shape)
+            for start, shape in zip(self.starts, self.shapes, strict=True)
+        ]
 
     def point(self, parameters: Sequence[Tensor], vector: Tensor) -> None:
         """Let parameters be views of a vector: no copy, and what is written to one is seen in the other."""

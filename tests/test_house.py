@@ -13,6 +13,7 @@ FILES = sorted(ROOT.rglob("*.py"))
 
 # What a part of the house may import of ours. Longest prefix wins.
 ROOTS = {"errors", "check", "units", "vector", "message"}
+RUN = ROOTS | {"node", "strategy", "budget", "trace", "workloads.workload", "backends.loop"}
 MAY_IMPORT = {
     "errors": set(),
     "check": set(),
@@ -21,13 +22,14 @@ MAY_IMPORT = {
     "message": set(),
     "node": ROOTS,
     "strategy": ROOTS | {"node"},
+    "budget": ROOTS | {"node"},
     "trace": ROOTS,
     "parts": ROOTS | {"node", "strategy", "parts"},
     "workloads": {"check", "vector", "workloads"},
     "strategies": ROOTS | {"node", "strategy", "parts"},
-    "backends.loop": ROOTS | {"node", "strategy", "trace", "parts", "backends.loop"},
-    "backends.sim": ROOTS | {"node", "strategy", "trace", "workloads.workload", "backends.loop", "backends.sim"},
-    "backends.real": ROOTS | {"node", "strategy", "trace", "workloads.workload", "backends.loop", "backends.real"},
+    "backends.loop": ROOTS | {"node", "strategy", "budget", "trace", "parts", "backends.loop"},
+    "backends.sim": RUN | {"backends.sim"},
+    "backends.real": RUN | {"backends.real"},
     "join": None,
     "testing": ROOTS | {"node", "strategy", "trace", "parts", "workloads", "backends.sim", "testing"},
     "cli": None,

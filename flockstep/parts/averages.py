@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -44,20 +45,31 @@ class Coded:
     def start(self, node: Node, channel: str = "model") -> Mean:
         """Two exchanges per round: chunks in, means out."""
 
+        def encode(v: Tensor) -> Message:
+            return self.codec.encode(v, node.rng)
+
         async def mean(v: Tensor) -> Tensor:
-            chunks = list(v.tensor_split(node.size))
-            own = chunks[node.rank]
-            outgoing = [self.codec.encode(chunk, node.rng) for chunk in chunks]
-            gathered = await node.exchange(outgoing, f"{channel}/gather")
-            # Halves are summed as floats: sums of many lose more than sending them does.
-            total = torch.zeros_like(own, dtype=torch.promote_types(own.dtype, torch.float32))
-            for message in gathered:
-                total += self.codec.decode(message, own)
-            coded = self.codec.encode((total / node.size).to(own.dtype), node.rng)
-            means = await node.exchange([coded] * node.size, f"{channel}/spread")
-            return torch.cat([self.codec.decode(message, chunk) for message, chunk in zip(means, chunks, strict=True)])
+            return await mean_of_chunks(v, node, channel, self.codec, [encode] * (node.size + 1))
 
         return mean
+
+
+async def mean_of_chunks(
+    v: Tensor, node: Node, channel: str, codec: Codec, encoders: Sequence[Callable[[Tensor], Message]]
+) -> Tensor:
+    """The round of a coded mean; ``encoders`` code the chunk for each node, and the last of them the mean."""
+    *for_nodes, for_all = encoders
+    chunks = list(v.tensor_split(node.size))
+    own = chunks[node.rank]
+    outgoing = [encode(chunk) for encode, chunk in zip(for_nodes, chunks, strict=True)]
+    gathered = await node.exchange(outgoing, f"{channel}/gather")
+    # Halves are summed as floats: sums of many lose more than sending them does.
+    total = torch.zeros_like(own, dtype=torch.promote_types(own.dtype, torch.float32))
+    for message in gathered:
+        total += codec.decode(message, own)
+    coded = for_all((total / node.size).to(own.dtype))
+    means = await node.exchange([coded] * node.size, f"{channel}/spread")
+    return torch.cat([codec.decode(message, chunk) for message, chunk in zip(means, chunks, strict=True)])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,12 +28,13 @@ import numpy as np
 from torch import Tensor
 
 from flockstep import check
-from flockstep.errors import CodecRange, LostPeer
+from flockstep.errors import LostPeer
 from flockstep.message import NOTHING, Message
 from flockstep.node import Node, Pending
 from flockstep.parts.codecs.codec import Codec
-from flockstep.parts.codecs.coder import Coder, Read, asks_again, coder
+from flockstep.parts.codecs.coder import Coder, asks_again, coder
 from flockstep.parts.codecs.raw import Raw
+from flockstep.parts.partners import gain, in_full, matching, meet, partners, swap
 from flockstep.parts.topologies import Complete, Topology
 
 _TOPIC = "swarm"
@@ -58,15 +59,6 @@ class _Local:
         """How many steps the next phase has."""
         return int(rng.geometric(1 / self.local_steps)) if self.geometric else self.local_steps
 
-    def partners(self, node: Node) -> list[int]:
-        """The neighbours that live, in an order of this node's own."""
-        alive = node.peers()
-        if node.rank < node.size and not isinstance(self.topology, Complete):
-            near = set(self.topology.peers(node.rank, node.size))
-            # Those who came late have no place in the graph: they are everybody's neighbours.
-            alive = tuple(peer for peer in alive if peer in near or peer >= node.size)
-        return [int(peer) for peer in node.rng.permutation(alive)]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Swarm(_Local):
@@ -79,7 +71,7 @@ class Swarm(_Local):
         x = node.params
         y, s = node.keep("copy", x.clone()), node.keep("began", x.clone())
         ways = coder(self.codec, node, x)
-        node.answer(_TOPIC, lambda peer, message: _meet(y, ways, message))
+        node.answer(_TOPIC, lambda peer, message: meet(y, ways, message))
         pending: Pending[Tensor | None] | None = None
         left = late = 0
         async for _ in node.steps():
@@ -97,40 +89,16 @@ class Swarm(_Local):
                 late += 1
         _merge(node, x, y, s, None if pending is None else await pending)
         # Others may still come: what they bring is this node's last word, too.
-        node.answer(_TOPIC, lambda peer, message: _meet(y, ways, message, x))
+        node.answer(_TOPIC, lambda peer, message: _meet_last(y, ways, message, x))
 
     async def _exchange(self, node: Node, sent: Tensor, ways: Coder) -> Tensor | None:
         """What this node's copy gains from a neighbour; None if nobody answers."""
-        for peer in self.partners(node):
-            try:
-                message = ways.write(sent)
-                reply = await node.ask(peer, _TOPIC, message)
-                if asks_again(reply):
-                    message = ways.mend(sent, message, reply)
-                    reply = await node.ask(peer, _TOPIC, message)
-                if asks_again(reply):
-                    # Others have met it in between, and it is further away by now.
-                    message = ways.exact(sent)
-                    reply = await node.ask(peer, _TOPIC, message)
-            except LostPeer:
-                node.count("partners lost")
-                continue
-            # It knew the distance when it chose its scale, so that this can be read; but nothing is taken on trust.
-            theirs = _in_full(ways.read(reply, sent), node, peer)
-            node.count("exchanges")
-            return (theirs - ways.own(message, sent)) / 2
-        return None
+        return await gain(node, _TOPIC, self.topology, sent, ways)
 
 
-def _meet(y: Tensor, ways: Coder, message: Message, x: Tensor | None = None) -> Message:
-    """The other side of an exchange: give half of the difference away, and say what there was."""
-    read = ways.read(message, y)
-    if isinstance(read, Message):
-        return read
-    reply = ways.reply(y, read)
-    y.add_((read.vector - ways.own(reply, y)) / 2)
-    if x is not None:
-        x.copy_(y)
+def _meet_last(y: Tensor, ways: Coder, message: Message, x: Tensor) -> Message:
+    reply = meet(y, ways, message)
+    x.copy_(y)
     return reply
 
 
@@ -143,12 +111,6 @@ def _merge(node: Node, x: Tensor, y: Tensor, s: Tensor, gained: Tensor | None) -
         x.add_(y - s)
         y.copy_(x)
     s.copy_(x)
-
-
-def _in_full(read: Read | Message, node: Node, peer: int) -> Tensor:
-    if isinstance(read, Message):
-        raise CodecRange(f"node {node.rank} cannot read what node {peer} sent, not even when mended", rank=node.rank)
-    return read.vector
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,7 +132,7 @@ class SwarmPull(_Local):
                 left = self.phase(node.rng)
 
     async def _pull(self, node: Node, x: Tensor, ways: Coder) -> None:
-        for peer in self.partners(node):
+        for peer in partners(node, self.topology):
             try:
                 read = ways.read(await node.ask(peer, _TOPIC, NOTHING), x)
                 if isinstance(read, Message):
@@ -179,7 +141,7 @@ class SwarmPull(_Local):
                 node.count("partners lost")
                 continue
             node.count("exchanges")
-            x.add_((_in_full(read, node, peer) - x) / 2)
+            x.add_((in_full(read, node, peer) - x) / 2)
             return
 
 
@@ -196,22 +158,14 @@ class SwarmPairs(_Local):
 
     async def run(self, node: Node) -> None:
         """Local steps, then an average with this round's partner."""
-        x, ways, round = node.params, coder(self.codec, node, node.params), 0
-        k = node.step_count - 1
+        x, ways = node.params, coder(self.codec, node, node.params)
         async for k in node.steps():
             await node.step(await node.gradient(x))
             if (k + 1) % self.local_steps == 0:
-                partner = self.matching(round, node.size).get(node.rank)
-                round += 1
+                partner = self.matching(k // self.local_steps, node.size).get(node.rank)
                 if partner is not None:
-                    message = ways.write(x)
-                    node.send(partner, message)
-                    theirs = _in_full(ways.read(await node.receive(partner), x), node, partner)
-                    node.count("exchanges")
-                    x.add_((theirs - ways.own(message, x)) / 2)
+                    x.add_(await swap(node, partner, x, ways))
 
     def matching(self, round: int, size: int) -> dict[int, int]:
         """Who meets whom in a round: the same answer on every node; with an odd number one stays alone."""
-        order = np.random.default_rng([self.matching_seed, round]).permutation(size).tolist()
-        pairs = list(zip(order[0::2], order[1::2], strict=False))
-        return dict(pairs) | {b: a for a, b in pairs}
+        return matching(self.matching_seed, round, size)

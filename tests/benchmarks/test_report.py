@@ -24,12 +24,12 @@ def test_a_table_without_a_title_starts_with_its_columns():
 
 
 def test_kept_rows_say_how_they_were_made(tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["x", "--out", "some where"])
+    monkeypatch.setattr(sys, "argv", ["x", "--rate", "1 Mbit/s", "--out", "some where"])
     path = keep("benchmarks.example", ROWS, tmp_path / "new")
     assert path == tmp_path / "new" / "example.csv"
     made, ran_on, *lines = path.read_text().splitlines()
     assert made.startswith("# python -m ")
-    assert made.endswith(" --out 'some where'")
+    assert made.endswith(" --rate '1 Mbit/s'")
     assert ran_on == f"# {versions()}"
     assert list(csv.DictReader(lines)) == [
         {"n": "1", "ratio": "1.23456", "note": ""},

@@ -47,10 +47,10 @@ def test_a_workload_is_read():
 MISTAKES = [
     (
         "CLEGC(period=8)",
-        "there is no strategy 'CLEGC' (did you mean CELGC?); there are CELGC, CELGCUpdate, DataParallel",
+        "there is no strategy 'CLEGC' (did you mean CELGC?); there are ADPSGD, CELGC, CELGCUpdate, Choco",
     ),
     ("celgc(period=8)", "(did you mean CELGC?)"),
-    ("Foo", "there is no strategy 'Foo'; there are CELGC"),
+    ("Foo", "there is no strategy 'Foo'; there are ADPSGD, CELGC"),
     (
         "ClipNorm(max_norm=1)",
         "ClipNorm is a part of a strategy, not a strategy; write it like CELGC(period=8, gamma=1.0)",

@@ -1,6 +1,7 @@
 """One line in the user's own loop: nothing else changes, whatever the loop does."""
 
 import copy
+from dataclasses import dataclass
 from functools import partial
 
 import loops
@@ -476,3 +477,39 @@ def test_a_strategy_may_keep_the_gradient_it_was_given():
     model, _, report = loops.train(Lagged(), steps=5)
     assert report.steps == 5
     assert all(p.isfinite().all() for p in model.parameters())
+
+
+def test_gradients_of_mixed_dtypes_are_clipped_too():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1).bfloat16())
+    before = [p.detach().clone().double() for p in model.parameters()]
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    with fs.join(model, optimizer, fs.CELGC(period=1, gamma=0.5)) as node:
+        model[1](model[0](torch.full((2, 4), 30.0)).bfloat16()).float().square().mean().backward()
+        optimizer.step()
+        assert node.report().counts["clipped"] == 1
+    moved = sum(
+        float((p.detach().double() - b).square().sum()) for p, b in zip(model.parameters(), before, strict=True)
+    )
+    assert moved**0.5 == pytest.approx(0.5, rel=0.02)
+
+
+def test_what_a_strategy_does_to_buffers_in_a_gradient_is_gone_with_the_step():
+    @dataclass(frozen=True)
+    class Scribbles:
+        async def run(self, node):
+            async for _ in node.steps():
+                g = await node.gradient(node.params)
+                node.count("nothing", int(node.flat.buffers(g).count_nonzero()))
+                g.add_(1.0)
+                await node.step(g)
+                del g
+
+    model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with fs.join(model, optimizer, Scribbles()) as node:
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(torch.randn(4, 2)).square().mean().backward()
+            optimizer.step()
+        assert node.report().counts["nothing"] == 0

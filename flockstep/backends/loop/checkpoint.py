@@ -64,6 +64,7 @@ def save(node: JoinedNode, folder: Path, moment: Moment | None = None) -> Path:
     tensors = {"model": model.cpu(), **moment.tensors}
     tensors |= {f"kept/{name}": tensor.detach().cpu().clone() for name, tensor in node.kept.items()}
     plain: dict[str, Any] = {"step": moment.step, "size": node.size, "rank": node.rank, "random": moment.random}
+    plain["spent"] = list(node.ledger.entries().items()) if node.ledger else []
     plain["optimizer"] = _flatten(node.optimizer.state_dict(), "optimizer", tensors)
     plain["also"] = [_flatten(thing.state_dict(), f"also/{i}", tensors) for i, thing in enumerate(node.also)]
     target = folder / f"step-{moment.step:08d}"
@@ -148,6 +149,8 @@ def _restore(node: JoinedNode, path: Path, *, exactly: bool) -> None:
     for i, thing in enumerate(node.also):
         thing.load_state_dict(_unflatten(plain["also"][i], f"also/{i}", tensors))
     node.step_count = node.tally.steps = int(plain["step"])
+    if node.ledger is not None:
+        node.ledger.resume(dict(plain["spent"]))
     if exactly:
         node.kept_before = {
             name.removeprefix("kept/"): tensor for name, tensor in tensors.items() if name.startswith("kept/")

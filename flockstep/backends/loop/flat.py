@@ -44,6 +44,7 @@ class FlatModel:
         self.vector = self._layout.pack(tensor.to(dtype) for _, tensor in self._tensors)
         self._views = self._layout.views(self.vector)
         self._shown: Tensor | None = None
+        self._parts: list[Tensor] = []
         self._lent: list[weakref.ref[Tensor]] = []
         if not self.mirrored:
             for (_, tensor), view in zip(self._tensors, self._views, strict=True):
@@ -51,7 +52,8 @@ class FlatModel:
 
     def buffers(self, vector: Tensor) -> Tensor:
         """The part of a vector that holds buffers: all that changes between two steps."""
-        return vector[sum(parameter.numel() for _, parameter in self._parameters) :]
+        trained = len(self._parameters)
+        return vector[self._layout.starts[trained] if trained < len(self._tensors) else vector.numel() :]
 
     def describe(self) -> list[str]:
         """One line per tensor, for nodes to compare: name, shape, dtype."""
@@ -80,30 +82,36 @@ class FlatModel:
         Where dtypes allow, the model's gradients are views of it from then on: a vector that is clipped in place needs
         no way back.
         """
-        gradients = (
-            torch.zeros_like(view) if tensor.grad is None else tensor.grad.to(view.dtype)
-            for (_, tensor), view in zip(self._tensors, self._views, strict=True)
-        )
-        if self.mirrored:
-            return self._layout.pack(gradients)
-        # The last step's memory again, unless somebody still has it: a strategy, or a user who looks at old gradients.
-        spent = self._shown if self._shown is not None and sys.getrefcount(self._shown) <= 2 else None
-        if any(lent() is not None for lent in self._lent):
-            spent = None
-        g = self._shown = self._layout.pack(gradients, out=spent)
+        g = self._room()
+        pairs = [(parameter, part) for (_, parameter), part in zip(self._parameters, self._parts, strict=True)]
+        present = [(parameter, part) for parameter, part in pairs if parameter.grad is not None]
+        torch._foreach_zero_([part for parameter, part in pairs if parameter.grad is None] + [self.buffers(g)])
+        if present:
+            gradients = [parameter.grad.detach() for parameter, _ in present if parameter.grad is not None]
+            torch._foreach_copy_([part for _, part in present], gradients)
         self._lent.clear()
-        for (_, parameter), part in zip(self._parameters, self._layout.views(g), strict=False):
-            if parameter.grad is not None:
-                parameter.grad = part
-                self._lent.append(weakref.ref(part))
+        if not self.mirrored:
+            for parameter, part in present:
+                parameter.grad = part.data
+                self._lent.append(weakref.ref(parameter.grad))
         return g
+
+    def _room(self) -> Tensor:
+        """The last step's memory again, unless a strategy still has it, or a user who looks at old gradients."""
+        free = self._shown is not None and sys.getrefcount(self._shown) <= 2
+        if self._shown is None or not free or any(lent() is not None for lent in self._lent):
+            fresh = torch.zeros_like(self.vector)
+            self._parts = self._layout.views(fresh)[: len(self._parameters)]
+            # Other objects for the same memory are given away, so that it is known when nobody has them any more.
+            self._shown = fresh.data
+        return self._shown
 
     def set_gradient(self, g: Tensor | None) -> None:
         """Give the model these gradients; with None it has none, and an optimizer's step does nothing."""
         if g is None:
             for _, parameter in self._parameters:
                 parameter.grad = None
-        elif g is not self._shown:
+        elif self.mirrored or g is not self._shown:
             self._copy_gradient(g)
 
     def _copy_gradient(self, g: Tensor) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -15,10 +15,13 @@ from torch import Tensor, nn
 from flockstep.backends.loop import snapshots
 from flockstep.backends.loop.driver import Driver, Park
 from flockstep.backends.loop.flat import FlatModel
+from flockstep.budget import Ledger
 from flockstep.errors import LostPeer
 from flockstep.message import NOTHING
 from flockstep.node import Node
 from flockstep.trace import NodeReport, Row
+
+Batch = TypeVar("Batch")
 
 
 class JoinedNode(Node):
@@ -37,6 +40,10 @@ class JoinedNode(Node):
     """Whether this node's run goes on without those who are lost, and takes in those who come late."""
     also: tuple[Any, ...] = ()
     """Further things with a state_dict, kept in checkpoints."""
+    ledger: Ledger | None = None
+    """What all nodes have spent of the budget, where there is one."""
+    spread = math.nan
+    """The models' mean squared distance from their average, when ``average_model`` was last asked for it."""
 
     def steps(self) -> AsyncIterator[int]:
         """As many as the user's loop takes."""
@@ -75,6 +82,30 @@ class JoinedNode(Node):
 
     # For the user ------------------------------------------------------------------------------------------------
 
+    @property
+    def progress(self) -> float:
+        """How much of the budget all nodes together have spent, as far as this one knows: from 0 to 1."""
+        if self.ledger is None:
+            raise ValueError("progress is of a budget: join(..., budget=fs.Budget(steps=...))")
+        return self.ledger.progress
+
+    def batches(self, loader: Iterable[Batch]) -> Iterator[Batch]:
+        """The loader's batches, epoch after epoch, until all nodes together have spent the budget."""
+        epoch = 0
+        while self.progress < 1:
+            # Where a sampler shuffles by epoch, as torch's DistributedSampler does.
+            sampler: Any = getattr(loader, "sampler", None)
+            if hasattr(sampler, "set_epoch"):
+                sampler.set_epoch(epoch)
+            before = self.step_count
+            for batch in loader:
+                yield batch
+                if self.progress >= 1:
+                    return
+            if self.step_count == before:
+                raise ValueError("batches went through the loader without a single optimizer.step(): nothing is spent")
+            epoch += 1
+
     def meet(self) -> None:
         """Wait until every node has come here: after the loop, ``average_model`` then finds everyone's last step.
 
@@ -94,31 +125,29 @@ class JoinedNode(Node):
     def average_model(self) -> nn.Module:
         """A copy of the model with the average of all living nodes' weights and float buffers, for evaluation.
 
-        Asks the others for theirs without stopping them; any node may call it, alone or all together.
+        Asks the others for theirs without stopping them; any node may call it, alone or all together. How far the
+        models lie apart is in ``spread`` then.
         """
-        total = self.driver.call(self._gather())
+        gathered = self.driver.call(self._gather())
+        self.spread = gathered.spread
         average = copy.deepcopy(self.model)
-        self.flat.load(average, total)
+        self.flat.load(average, gathered.mean.to(self.params.dtype))
         return average
 
-    async def _gather(self) -> Tensor:
+    async def _gather(self) -> snapshots.Gathering:
         self.flat.pull()
-        wide = torch.promote_types(self.params.dtype, torch.float32)
-        total, count = self.params.to(wide, copy=True), 1
+        gathering = snapshots.Gathering(self.params)
         for peer in self.peers():
             try:
-                reply = await self.ask(peer, snapshots.TOPIC, NOTHING)
+                gathering.add(await self.ask(peer, snapshots.TOPIC, NOTHING))
             except LostPeer:
                 if not self.one_sided:
                     raise
-                continue
-            total += snapshots.read(reply, self.params)
-            count += 1
-        return (total / count).to(self.params.dtype)
+        return gathering
 
     def log(self, loss: float) -> None:
-        """Record a loss, with the time and the bytes so far: node 0's are the rows of the trace."""
-        self.rows.append(Row(self.now, self.step_count, float(loss), float(self.tally.bytes_sent), math.nan))
+        """Record a loss, with the time, the bytes and the spread so far: node 0's are the rows of the trace."""
+        self.rows.append(Row(self.now, self.step_count, float(loss), float(self.tally.bytes_sent), self.spread))
 
     def save(self, path: str | Path) -> Path:
         """Write this node's part of a checkpoint under ``path``; gives its folder back. Every node must save."""
@@ -144,4 +173,6 @@ class _Steps:
             raise StopAsyncIteration
         node, k = self._node, self._node.step_count
         node.step_count = node.tally.steps = k + 1
+        if node.ledger is not None:
+            node.ledger.step()
         return k

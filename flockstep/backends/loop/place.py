@@ -22,6 +22,10 @@ class Place(Protocol):
     size: int
     seed: int
 
+    @property
+    def last(self) -> JoinedNode | None:
+        """The node of the newest join here."""
+
     def seat(
         self, model: nn.Module, optimizer: torch.optim.Optimizer, flat: FlatModel, *, one_sided: bool
     ) -> JoinedNode:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import suppress
 
 import numpy as np
 import torch
@@ -21,16 +22,32 @@ def answer(node: Node) -> None:
     node.answer(TOPIC, lambda peer, message: Raw().encode(node.params, np.random.default_rng(0)))
 
 
-def read(reply: Message, near: Tensor) -> Tensor:
-    """The model in a reply, with room for a sum of many."""
-    return Raw().decode(reply, near).to(torch.promote_types(near.dtype, torch.float32))
+class Gathering:
+    """The mean of models that come one by one, and how far they lie apart, in the room of two."""
+
+    def __init__(self, own: Tensor) -> None:
+        self._own, self._count, self._squares = own, 1, 0.0
+        # With room for a sum of many.
+        self.mean = own.to(torch.promote_types(own.dtype, torch.float32), copy=True)
+
+    def add(self, reply: Message) -> None:
+        """Another node's model."""
+        distance = Raw().decode(reply, self._own).to(self.mean.dtype).sub_(self.mean)
+        # As if all before stood at their mean, and this one at its distance (Welford).
+        self._squares += float(distance.square().sum()) * self._count / (self._count + 1)
+        self._count += 1
+        self.mean.add_(distance, alpha=1 / self._count)
+
+    @property
+    def spread(self) -> float:
+        """The mean squared distance from the mean."""
+        return self._squares / self._count
 
 
-def of_the_living(node: Node, ask: Callable[[int, str, Message], Message]) -> Iterator[Tensor]:
-    """This node's model and those of all who answer; whoever is lost meanwhile is left out."""
-    yield node.params.to(torch.promote_types(node.params.dtype, torch.float32), copy=True)
+def of_the_living(node: Node, ask: Callable[[int, str, Message], Message]) -> Gathering:
+    """This node's model with those of all who answer; whoever is lost meanwhile is left out."""
+    gathering = Gathering(node.params)
     for peer in node.peers():
-        try:
-            yield read(ask(peer, TOPIC, NOTHING), node.params)
-        except LostPeer:
-            continue
+        with suppress(LostPeer):
+            gathering.add(ask(peer, TOPIC, NOTHING))
+    return gathering

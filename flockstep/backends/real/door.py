@@ -67,6 +67,9 @@ class Door:
         if theirs != self._lines:
             raise Mismatch(first_difference(theirs, self._lines, peer, self._node.rank), rank=self._node.rank)
         self._take(message)
+        if self._node.ledger is not None:
+            # How far all are, before the first step: a schedule by global progress begins where the others are.
+            await self._node.ledger.ask(peer)
         return True
 
     def _tensors(self) -> list[Tensor]:

@@ -76,6 +76,11 @@ class Background(Generic[T]):
         """Whether it has ended, well or badly."""
         return self._ended.is_set()
 
+    @property
+    def ended_well(self) -> bool:
+        """Whether there is nothing left to wait for, nor to tell."""
+        return self.done and self._error is None
+
     def wait(self) -> T:
         """Block until it has ended; its result, or its error raised."""
         self._awaited = True

@@ -14,6 +14,7 @@ from flockstep.backends.real.drive import drive
 from flockstep.backends.real.fabric import MakeFabric
 from flockstep.backends.real.joined import RealPlace
 from flockstep.backends.real.training import TrainingNode
+from flockstep.budget import Budget
 from flockstep.errors import located
 from flockstep.node import OptimizerFactory
 from flockstep.strategy import Strategy, describe, is_one_sided
@@ -61,7 +62,7 @@ class TrainWorkload:
     strategy: Strategy
     workload: Workload
     size: int
-    steps: int
+    steps: int | Budget
     optimizer: OptimizerFactory
     record_every: int
     seed: int

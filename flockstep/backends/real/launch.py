@@ -13,6 +13,7 @@ from flockstep import check, units
 from flockstep.backends.real.crowd import run_threads
 from flockstep.backends.real.jobs import CallFunction, Job, TrainWorkload, assemble
 from flockstep.backends.real.joined import process_fabrics, torchrun_store
+from flockstep.budget import Budget
 from flockstep.node import OptimizerFactory
 from flockstep.strategy import Strategy
 from flockstep.trace import Row, Trace
@@ -24,7 +25,7 @@ def launch(
     workload: Workload | None = None,
     *,
     nodes: int | None = None,
-    steps: int = 100,
+    steps: int | Budget = 100,
     optimizer: OptimizerFactory = partial(torch.optim.SGD, lr=0.1),
     on: str = "processes",
     record_every: int | None = None,
@@ -35,10 +36,12 @@ def launch(
     """Run a strategy on a workload, or your own function that joins, for real: the same program as ``simulate``.
 
     Starts ``nodes`` processes on this machine that talk through torch.distributed, or with ``on="threads"`` threads of
-    this one. In a script that torchrun started, the processes are there already: each call runs its own node, ``nodes``
-    may be left out, and ``models`` of the trace holds this process's own. An exception in any node ends all and is
-    raised here; so does Ctrl-C. ``timeout`` is how long any wait may last. ``steps``, ``optimizer``, ``record_every``
-    and ``on_row`` are for workloads; what your own function returns is in the trace's ``results``, by rank.
+    this one. Each takes ``steps`` steps, or all together until a ``Budget`` is spent. In a script that torchrun
+    started, the processes are there already: each call runs its own node, ``nodes`` may be left out, and ``models`` of
+    the trace holds this process's own. An exception in any node ends all and is raised here; so does Ctrl-C; but a
+    one-sided strategy on a workload goes on without a node that was killed. ``timeout`` is how long any wait may last.
+    ``steps``, ``optimizer``, ``record_every`` and ``on_row`` are for workloads; what your own function returns is in
+    the trace's ``results``, by rank.
     """
     check.one_of("launch", "on", on, ("processes", "threads"))
     check.whole("launch", "seed", seed, at_least=0)
@@ -51,8 +54,8 @@ def launch(
     else:
         check.has("launch", "strategy", program, "run", kind="a strategy such as LocalSGD(period=8)")
         check.has("launch", "workload", workload, "start", "gradient", "loss", "shard", kind="a workload")
-        check.whole("launch", "steps", steps)
-        every = max(1, steps // 20) if record_every is None else check.whole("launch", "record_every", record_every)
+        each = steps.steps_of_each(size) if isinstance(steps, Budget) else check.whole("launch", "steps", steps)
+        every = max(1, each // 20) if record_every is None else check.whole("launch", "record_every", record_every)
         job = TrainWorkload(
             strategy=program,  # type: ignore[arg-type]
             workload=workload,  # type: ignore[arg-type]

@@ -119,6 +119,8 @@ class RealNode(Node):
 
     def spawn(self, coroutine: Coroutine[Any, Any, T]) -> Pending[T]:
         background = Background(coroutine, self._fail)
+        # A long run spawns many: those that ended well are done with.
+        self._background = [other for other in self._background if not other.ended_well]
         self._background.append(background)
         return background
 

@@ -13,6 +13,7 @@ from flockstep.backends.loop import snapshots
 from flockstep.backends.real.drive import Block
 from flockstep.backends.real.fabric import Fabric
 from flockstep.backends.real.node import RealNode
+from flockstep.budget import Budget, Ledger
 from flockstep.errors import Diverged
 from flockstep.node import OptimizerFactory, stream
 from flockstep.trace import Row
@@ -30,7 +31,7 @@ class TrainingNode(RealNode):
         *,
         workload: Workload,
         optimizer: OptimizerFactory,
-        steps: int,
+        steps: int | Budget,
         record_every: int,
         seed: int,
         on_row: Callable[[Row], None] | None = None,
@@ -44,11 +45,12 @@ class TrainingNode(RealNode):
         self._workload, self._on_row = workload, on_row
         self._data = stream(seed, rank, "data")
         self._one_sided = one_sided
+        self.ledger = Ledger(self, steps, together=not one_sided) if isinstance(steps, Budget) else None
         if one_sided:
             snapshots.answer(self)
 
     def steps(self) -> AsyncIterator[int]:
-        """As many as were asked for."""
+        """As many as were asked for, of this node or of all together."""
         return _Steps(self)
 
     async def gradient(self, x: Tensor) -> Tensor:
@@ -100,10 +102,9 @@ class TrainingNode(RealNode):
         if self.rank != min((self.rank, *self.peers())):
             return None
         # Past the node's own verbs: not part of the algorithm, so its bytes are not counted.
-        models = torch.stack(list(snapshots.of_the_living(self, self.fabric.ask)))
-        average = models.mean(0)
-        spread = float((models - average).square().sum(1).double().mean())
-        return self._workload.loss(average.to(self.params.dtype)), float(self.tally.bytes_sent), spread
+        gathered = snapshots.of_the_living(self, self.fabric.ask)
+        loss = self._workload.loss(gathered.mean.to(self.params.dtype))
+        return loss, float(self.tally.bytes_sent), gathered.spread
 
     def _measure_together(self) -> tuple[float, float, float]:
         """All nodes wait for each other."""
@@ -136,7 +137,11 @@ class _Steps:
 
     async def __anext__(self) -> int:
         node, k = self._node, self._node.step_count
-        if k >= node.total_steps:
+        if node.ledger is None:
+            over = k >= node.total_steps  # type: ignore[operator]
+        elif not (over := node.ledger.progress >= 1):
+            node.ledger.step()
+        if over:
             raise StopAsyncIteration
         if k % node.record_every == 0:
             await Block(lambda: node.record(k))

@@ -52,6 +52,7 @@ class SimPlace:
 
     def __init__(self, node: SimJoinedNode, seed: int) -> None:
         self.rank, self.size, self.seed, self._node = node.rank, node.size, seed, node
+        self.last: JoinedNode | None = None
 
     def seat(
         self, model: nn.Module, optimizer: torch.optim.Optimizer, flat: FlatModel, *, one_sided: bool
@@ -62,6 +63,7 @@ class SimPlace:
         node.driver = Driver(flat, switch_to_kernel)
         node.channels.start_anew()
         node.one_sided = one_sided
+        self.last = node
         return node
 
     def admit(self, node: JoinedNode, strategy: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import defaultdict, deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 class _Question:
     """One ask on its way: there, at the handler, and back."""
 
-    __slots__ = ("asker", "flow", "lost", "message", "over", "peer", "task", "topic")
+    __slots__ = ("__weakref__", "asker", "flow", "lost", "message", "over", "peer", "task", "topic")
 
     def __init__(self, asker: SimNode, peer: SimNode, topic: str, message: Message, task: Task) -> None:
         self.asker, self.peer, self.topic, self.message, self.task = asker, peer, topic, message, task
@@ -110,7 +111,8 @@ class Mail:
                 question.lost = lost
                 node.count("exchanges lost")
             question.flow = self._move(node, question.peer, message, lambda: self._reach(question))
-            self._kernel.at(self._kernel.now + self._timeout, self._expire, question)
+            # A name for it only: long after its reply, the event would keep messages and models alive.
+            self._kernel.at(self._kernel.now + self._timeout, self._expire, weakref.ref(question))
 
         return Suspend(begin)
 
@@ -132,8 +134,9 @@ class Mail:
             self._close(question)
             self._kernel.resume(question.task, reply)
 
-    def _expire(self, question: _Question) -> None:
-        if not question.over:
+    def _expire(self, named: weakref.ref[_Question]) -> None:
+        question = named()
+        if question is not None and not question.over:
             self._close(question)
             self._lose(question.task, question.peer.rank, f"ask({question.topic!r}), no reply in {self._timeout:g} s")
 
@@ -142,6 +145,8 @@ class Mail:
         self._questions.pop(question, None)
         if question.flow is not None:
             self._wires.cut(question.flow)
+            # It leads back to the question: a circle that only the collector would find, some models later.
+            question.flow = None
 
     # ------------------------------------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ _Shown = tuple[Tensor, int]
 
 
 class Recorder:
-    """Each node shows its model at the same step numbers; when all living have, their average is measured."""
+    """Nodes in step: each shows its model at the same step numbers; when all living have, the average is measured."""
 
     def __init__(self, world: World, workload: Workload, on_row: Callable[[Row], None] | None) -> None:
         self.rows: list[Row] = []
@@ -29,8 +29,10 @@ class Recorder:
         self._shown: dict[int, dict[int, _Shown]] = {}
         self._final: dict[int, _Shown] = {}
 
-    def show(self, node: SimNode, step: int) -> None:
-        """A node is at a step that is to be recorded."""
+    def begin_step(self, node: SimNode, step: int) -> None:
+        """A node begins a step; of some, the model is to be recorded."""
+        if step % self._world.every:
+            return
         if node.incarnation and self.rows and step <= self.rows[-1].step:
             # It came back; the others were here long ago.
             return
@@ -78,3 +80,17 @@ class Recorder:
         self.rows.append(Row(now, step, loss, sent, spread))
         if self._on_row is not None:
             self._on_row(self.rows[-1])
+
+
+class Glances(Recorder):
+    """Nodes that step on their own: now and then a look at all of them at one moment, wherever each is."""
+
+    _begun = 0
+
+    def begin_step(self, node: SimNode, step: int) -> None:
+        """Whenever all together have begun as many steps as there are nodes, times the period."""
+        size, every = self._world.size, self._world.every
+        if self._begun % (size * every) == 0:
+            living = (node for node in self._world.nodes if node.alive)
+            self._record(self._begun // size, {node.rank: (node.params, node.tally.bytes_sent) for node in living})
+        self._begun += 1

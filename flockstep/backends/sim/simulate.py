@@ -16,13 +16,14 @@ from flockstep.backends.sim.mail import Mail
 from flockstep.backends.sim.meetings import Meetings
 from flockstep.backends.sim.network import Network
 from flockstep.backends.sim.outages import Outages
-from flockstep.backends.sim.recorder import Recorder
+from flockstep.backends.sim.recorder import Glances, Recorder
 from flockstep.backends.sim.training import TrainingNode
 from flockstep.backends.sim.wires import Wires
 from flockstep.backends.sim.world import World
+from flockstep.budget import Budget
 from flockstep.errors import FlockstepError
 from flockstep.node import OptimizerFactory, stream
-from flockstep.strategy import Strategy, describe
+from flockstep.strategy import Strategy, describe, is_one_sided
 from flockstep.trace import Row, Trace
 from flockstep.workloads.workload import Workload
 
@@ -32,7 +33,7 @@ def simulate(
     workload: Workload | None = None,
     *,
     nodes: int,
-    steps: int = 100,
+    steps: int | Budget = 100,
     optimizer: OptimizerFactory = partial(torch.optim.SGD, lr=0.1),
     network: Network | None = None,
     compute: Compute | None = None,
@@ -45,8 +46,9 @@ def simulate(
 ) -> Trace:
     """Run a strategy on a workload, or your own function that joins, on virtual nodes. One seed, one outcome.
 
-    Each node trains on its own shard of ``workload`` for ``steps`` steps with its own ``optimizer``; your own function
-    does as it likes, and each of its optimizer's steps takes the time of a gradient. ``network`` says how long messages
+    Each node trains on its own shard of ``workload`` for ``steps`` steps, or all together until a ``Budget`` is spent,
+    with its own ``optimizer``; your own function does as it likes, and each of its optimizer's steps takes the time of
+    a gradient. ``network`` says how long messages
     take (None: no time), ``compute`` how long gradients take (None: no time), ``faults`` what goes wrong: any of
     ``Crash``, ``Loss``, ``Partition``, ``Pause`` and ``Slowdown``. Nodes start at moments spread over ``start_skew``
     (one gradient's time unless given), and what happens at one moment happens in random order: a program that relies on
@@ -54,9 +56,9 @@ def simulate(
     given); ``on_row`` sees each record as it comes. ``timeout``, in virtual time, is how long an ``ask`` waits.
     """
     check.whole("simulate", "nodes", nodes)
-    check.whole("simulate", "steps", steps)
+    each = steps.steps_of_each(nodes) if isinstance(steps, Budget) else check.whole("simulate", "steps", steps)
     check.whole("simulate", "seed", seed, at_least=0)
-    every = max(1, steps // 20) if record_every is None else check.whole("simulate", "record_every", record_every)
+    every = max(1, each // 20) if record_every is None else check.whole("simulate", "record_every", record_every)
     skew = units.seconds(
         start_skew if start_skew is not None else compute.step if compute else 0.0, "simulate.start_skew"
     )
@@ -75,7 +77,8 @@ def simulate(
         for rank, clock in enumerate(clocks):
             world.nodes.append(TrainingNode(world, rank, clock, program, workload, optimizer))  # type: ignore[arg-type]
         # Of the whole problem, whichever shard is asked; but the number of nodes may be part of the problem.
-        world.recorder = Recorder(world, workload.shard(0, nodes), on_row)  # type: ignore[union-attr]
+        kind = Glances if is_one_sided(program) else Recorder
+        world.recorder = kind(world, workload.shard(0, nodes), on_row)  # type: ignore[union-attr]
     _declare(world, faults, outages)
     # Each program is begun at its node's own start, so that a run that ends before leaves nothing half begun.
     for node, start in zip(world.nodes, starts, strict=True):

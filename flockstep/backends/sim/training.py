@@ -10,8 +10,9 @@ from torch import Tensor
 
 from flockstep.backends.sim.compute import Clock
 from flockstep.backends.sim.node import SimNode
+from flockstep.budget import Budget, Ledger
 from flockstep.node import OptimizerFactory, stream
-from flockstep.strategy import Strategy
+from flockstep.strategy import Strategy, is_one_sided
 from flockstep.workloads.workload import Workload
 
 if TYPE_CHECKING:
@@ -37,6 +38,9 @@ class TrainingNode(SimNode):
         self.program = partial(strategy.run, self)
         self._data = stream(world.seed, rank, "data")
         self._given = strategy, workload, optimizer
+        self.ledger = (
+            Ledger(self, world.steps, together=not is_one_sided(strategy)) if isinstance(world.steps, Budget) else None
+        )
 
     def anew(self) -> TrainingNode:
         """The next incarnation: made as the first was, on the same machine, in the same report."""
@@ -46,7 +50,7 @@ class TrainingNode(SimNode):
         return node
 
     def steps(self) -> AsyncIterator[int]:
-        """As many as were asked for."""
+        """As many as were asked for, of this node or of all together."""
         return _Steps(self, self.world)
 
     async def gradient(self, x: Tensor) -> Tensor:
@@ -80,9 +84,12 @@ class _Steps:
     async def __anext__(self) -> int:
         node, world = self._node, self._world
         k = node.step_count
-        if k >= world.steps:
+        if node.ledger is None:
+            over = k >= world.steps  # type: ignore[operator]
+        elif not (over := node.ledger.progress >= 1):
+            node.ledger.step()
+        if over:
             raise StopAsyncIteration
-        if k % world.every == 0:
-            world.recorder.show(node, k)  # type: ignore[union-attr]
+        world.recorder.begin_step(node, k)  # type: ignore[union-attr]
         node.step_count = node.tally.steps = k + 1
         return k

@@ -11,13 +11,14 @@ from flockstep.backends.sim.meetings import Meetings
 from flockstep.backends.sim.node import SimNode
 from flockstep.backends.sim.recorder import Recorder
 from flockstep.backends.sim.wires import Wires
+from flockstep.budget import Budget
 from flockstep.node import stream
 
 
 class World:
     """Kernel, nodes, wires, and the record of what happened."""
 
-    def __init__(self, *, size: int, steps: int, every: int, seed: int) -> None:
+    def __init__(self, *, size: int, steps: int | Budget, every: int, seed: int) -> None:
         self.size, self.steps, self.every, self.seed = size, steps, every, seed
         self.kernel = Kernel(stream(seed, 0, "ties"))
         self.nodes: list[SimNode] = []

@@ -5,5 +5,6 @@ from flockstep.parts.codecs.codec import Codec
 from flockstep.parts.codecs.modular import Modular
 from flockstep.parts.codecs.raw import Raw
 from flockstep.parts.codecs.stochastic import Stochastic
+from flockstep.parts.codecs.topk import TopK
 
-__all__ = ["Cast", "Codec", "Modular", "Raw", "Stochastic"]
+__all__ = ["Cast", "Codec", "Modular", "Raw", "Stochastic", "TopK"]

@@ -15,8 +15,9 @@ from torch import Tensor
 
 from flockstep.message import Message
 from flockstep.node import Node
+from flockstep.parts.codecs.blocks.plan import BLOCK
 from flockstep.parts.codecs.codec import Codec
-from flockstep.parts.codecs.lattice.plan import BLOCK, Plan
+from flockstep.parts.codecs.lattice.plan import Plan
 from flockstep.parts.codecs.modular import Modular
 from flockstep.parts.codecs.raw import Raw
 

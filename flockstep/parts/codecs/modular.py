@@ -20,9 +20,11 @@ from torch import Tensor
 from flockstep import check
 from flockstep.errors import CodecRange
 from flockstep.message import Message
+from flockstep.parts.codecs.blocks import engine as engines
+from flockstep.parts.codecs.blocks.plan import BLOCK
 from flockstep.parts.codecs.codec import finite, readable
-from flockstep.parts.codecs.lattice import engine as engines
-from flockstep.parts.codecs.lattice.plan import BLOCK, LEAST_EXPONENT, NO_EXPONENT, PRECISION, Plan, exponents_for
+from flockstep.parts.codecs.lattice.engine import load
+from flockstep.parts.codecs.lattice.plan import LEAST_EXPONENT, NO_EXPONENT, PRECISION, Plan, exponents_for
 
 
 class Reading(NamedTuple):
@@ -62,7 +64,7 @@ class Modular:
 
     def runs_on(self, v: Tensor) -> str:
         """Which engine codes vectors like this one."""
-        return engines.choose(self.engine, v.device, _computed(v))
+        return engines.choose(self.engine, v.device, engines.computed(v.dtype))
 
     def encode(self, v: Tensor, rng: np.random.Generator, reach: Tensor | None = None) -> Message:
         """The colours of ``v``; with ``reach``, how far receivers may lie, per block."""
@@ -72,7 +74,7 @@ class Modular:
         data = torch.empty(plan.nbytes, dtype=torch.uint8, device=v.device)
         seed = int(rng.integers(2**32))
         exponents = exponents_for(reach.cpu(), self.bits).to(v.device)
-        if not engines.load(self.runs_on(v)).encode(flat, exponents, seed, plan, data):
+        if not load(self.runs_on(v)).encode(flat, exponents, seed, plan, data):
             finite(self, v)
         return Message(data, self.name, tuple(v.shape), v.dtype)
 
@@ -93,7 +95,7 @@ class Modular:
         readable(self, message, near, nbytes=plan.nbytes)
         flat = self._flat(near)
         out = torch.empty_like(flat)
-        engine = engines.load(self.runs_on(near))
+        engine = load(self.runs_on(near))
         right, distance = engine.decode(message.data.to(near.device), flat, plan, out)
         return Reading(out.to(message.dtype).view(near.shape), right, distance)
 
@@ -112,9 +114,4 @@ class Modular:
     def _flat(self, v: Tensor) -> Tensor:
         if not v.is_floating_point():
             raise TypeError(f"Modular codes floating-point vectors, got {v.dtype}")
-        return v.detach().to(_computed(v)).contiguous().view(-1)
-
-
-def _computed(v: Tensor) -> torch.dtype:
-    # Shorter formats have too few bits for the integers.
-    return v.dtype if v.dtype == torch.float64 else torch.float32
+        return v.detach().to(engines.computed(v.dtype)).contiguous().view(-1)

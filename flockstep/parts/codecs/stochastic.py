@@ -20,75 +20,70 @@ import torch
 from torch import Tensor
 
 from flockstep import check
+from flockstep.errors import CodecRange
 from flockstep.message import Message
+from flockstep.parts.codecs.blocks import engine as engines
+from flockstep.parts.codecs.blocks.on_torch import in_blocks
+from flockstep.parts.codecs.blocks.plan import BLOCK
 from flockstep.parts.codecs.codec import finite, readable
-from flockstep.parts.codecs.lattice.on_torch import pack, unpack
-from flockstep.parts.codecs.lattice.plan import BLOCK, Plan
+from flockstep.parts.codecs.qsgd.engine import load
+from flockstep.parts.codecs.qsgd.plan import LEAST_SCALE, Plan
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stochastic:
-    """``bits`` per coordinate, sign included, and one float32 per block."""
+    """``bits`` per coordinate, sign included, and one float32 per block.
+
+    The engine is chosen by where the vector lies, unless one is named; all give the same bytes.
+    """
 
     bits: int = 8
+    engine: str = "auto"
 
     unbiased: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if check.whole(self, "bits", self.bits, at_least=2) > 16:
             raise ValueError(f"Stochastic.bits must be at most 16, got {self.bits}")
+        check.one_of(self, "engine", self.engine, ("auto", *engines.NAMES))
 
     @property
     def name(self) -> str:
         """``Stochastic(8)``: the bytes of other numbers of bits mean another thing."""
         return f"Stochastic({self.bits})"
 
-    @property
-    def levels(self) -> int:
-        """On either side of zero."""
-        return (1 << (self.bits - 1)) - 1
+    def runs_on(self, v: Tensor) -> str:
+        """Which engine codes vectors like this one."""
+        return engines.choose(self.engine, v.device, engines.computed(v.dtype))
 
     def encode(self, v: Tensor, rng: np.random.Generator) -> Message:
         """Levels, and each block's largest magnitude."""
-        finite(self, v)
-        plan, blocks = Plan(v.numel(), self.bits), self._blocks(v)
-        largest = _rounded_up(blocks.abs().amax(1))
-        # Drawn where the stream is, so that every device rounds alike.
-        u = torch.from_numpy(rng.random(blocks.shape)).to(v.device)
-        scale = torch.where(largest > 0, largest, torch.ones_like(largest)).double()
-        level = (blocks.double().abs() / scale[:, None] * self.levels + u).floor().clamp(max=self.levels)
-        signed = torch.where(blocks < 0, -level, level).long() + self.levels
-        codes = pack(signed.view(-1)[: plan.padded], self.bits)
-        data = torch.cat([largest.view(torch.uint8), codes])
+        if not v.is_floating_point():
+            raise TypeError(f"Stochastic codes floating-point vectors, got {v.dtype}")
+        flat, plan = v.detach().to(engines.computed(v.dtype)).contiguous().view(-1), Plan(v.numel(), self.bits)
+        data = torch.empty(plan.nbytes, dtype=torch.uint8, device=v.device)
+        scales, codes = plan.split(data)
+        if not load(self.runs_on(v)).encode(flat, int(rng.integers(2**32)), plan, scales.view(torch.float32), codes):
+            largest = finite(self, v)
+            raise CodecRange(f"Stochastic cannot code the largest value, {largest:.9g}: float32 cannot hold its scale")
         return Message(data, self.name, tuple(v.shape), v.dtype)
 
     def decode(self, message: Message, near: Tensor) -> Tensor:
         """The levels, at their blocks' scale."""
         plan = Plan(near.numel(), self.bits)
-        readable(self, message, near, nbytes=4 * plan.blocks + plan.code_bytes)
+        readable(self, message, near, nbytes=plan.nbytes)
+        scales, codes = plan.split(message.data.to(near.device))
         # A copy starts at an aligned address, which a slice of a network buffer need not.
-        data = message.data.to(near.device, copy=True)
-        largest = data[: 4 * plan.blocks].view(torch.float32).double()
-        levels = (unpack(data[4 * plan.blocks :], self.bits)[: plan.count] - self.levels).double()
-        scale = (largest / self.levels).repeat_interleave(BLOCK)[: plan.count]
-        return (levels * scale).to(message.dtype).view(message.shape)
+        scales = scales.clone().view(torch.float32)
+        if not bool(((scales >= LEAST_SCALE) & (scales < torch.inf)).all()):
+            raise CodecRange("Stochastic cannot decode a message with scales that no vector has")
+        out = torch.empty(plan.count, dtype=engines.computed(message.dtype), device=near.device)
+        load(self.runs_on(out)).decode(scales, codes, plan, out)
+        return out.to(message.dtype).view(near.shape)
 
     def error_bound(self, v: Tensor) -> Tensor:
-        """One level of each coordinate's block, and what float32 leaves of it."""
-        largest = self._blocks(v.detach()).double().abs().amax(1)
-        bound = largest * (1 / self.levels + 2.0**-22)
-        return bound.repeat_interleave(BLOCK)[: v.numel()].view(v.shape)
-
-    def _blocks(self, v: Tensor) -> Tensor:
+        """One level of each coordinate's block, and what float32, or a shorter dtype, leaves of it."""
         plan = Plan(v.numel(), self.bits)
-        padded = torch.zeros(plan.blocks * BLOCK, dtype=v.dtype, device=v.device)
-        padded[: plan.count] = v.detach().flatten()
-        return padded.view(plan.blocks, BLOCK)
-
-
-def _rounded_up(largest: Tensor) -> Tensor:
-    """In float32, and never below: above its scale a value could not be right on average."""
-    short = largest.float()
-    return torch.where(
-        short.double() < largest.double(), torch.nextafter(short, torch.full_like(short, torch.inf)), short
-    )
+        largest = in_blocks(v.detach().double().flatten(), plan).abs().amax(1).clamp(min=LEAST_SCALE)
+        bound = largest * (1 / plan.levels + 2.0**-22 + torch.finfo(v.dtype).eps)
+        return bound.repeat_interleave(BLOCK)[: plan.count].view(v.shape)

@@ -65,7 +65,7 @@ class Mailbox:
     def ask(self, peer: int, topic: str, message: Message) -> Message:
         """Block until the reply is here; LostPeer names whoever gave none, and why."""
         topic_bytes(topic)
-        return self._call(Kind.ASK, peer, topic, message, self._limits.timeout, f"ask({topic!r})")
+        return self._call(Kind.ASK, peer, topic, message, self._limits.reply, f"ask({topic!r})")
 
     def knock(self, peer: int) -> None:
         """Ask for a sign of life."""

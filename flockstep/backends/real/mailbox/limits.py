@@ -13,6 +13,11 @@ class Limits:
     """How long any question may take, from the call to the whole reply."""
 
     @property
+    def reply(self) -> float:
+        """For a question and its reply; a little less than all, so that who asks hears of a loss within the timeout."""
+        return 0.95 * self.timeout
+
+    @property
     def connect(self) -> float:
         """To reach another machine, and to agree on keys with it."""
         return self.timeout / 3
@@ -45,7 +50,7 @@ class Limits:
     def told(self) -> dict[str, float]:
         """All of them, for people."""
         return {
-            "a question and its reply": self.timeout,
+            "a question and its reply": self.reply,
             "connecting, shaking hands": self.connect,
             "a sign of life": self.knock,
             "between signs of life": self.beat,

@@ -1,8 +1,8 @@
 """The modular lattice: integers of a vector on a grid, of which only the lowest bits travel.
 
-plan          blocks, scales, weights, and how a message is laid out
+plan          scales, weights, and how a message is laid out
 on_torch      the same integers in plain torch, anywhere
 on_numba      one pass per block on a CPU core, without the interpreter's lock
 on_triton     one program per block on a GPU
-engine        which of the three runs where
+engine        the three by name
 """

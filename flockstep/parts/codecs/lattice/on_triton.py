@@ -9,7 +9,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from flockstep.parts.codecs.lattice.plan import BLOCK, LEAST_EXPONENT, NO_EXPONENT, PRECISION, Plan, weights
+from flockstep.parts.codecs.blocks.on_triton import load_codes, rounded, store_codes
+from flockstep.parts.codecs.blocks.plan import BLOCK
+from flockstep.parts.codecs.lattice.plan import LEAST_EXPONENT, NO_EXPONENT, PRECISION, Plan, weights
 
 
 def encode(v: Tensor, exponents: Tensor, seed: int, plan: Plan, data: Tensor) -> bool:
@@ -94,55 +96,16 @@ def _encode(
     asked = tl.load(wanted + block).to(tl.int32)
     exponent = tl.where(asked == NONE, least, tl.maximum(asked, least))
     tl.store(kept + block, exponent.to(tl.int8))
-    # The hash of a counter, as in plan.mixed.
-    h = index.to(tl.uint32) * 0x9E3779B9 + seed.to(tl.uint32)
-    h = (h ^ (h >> 16)) * 0x7FEB352D
-    h = (h ^ (h >> 15)) * 0x846CA68B
-    h = (h ^ (h >> 16)) >> 8
-    t = x * _power(-exponent)
-    f = tl.floor(t)
-    rest = (16777216 - h.to(tl.int32)).to(tl.float32) * 5.9604644775390625e-08
-    k = f.to(tl.int32) + (t - f >= rest).to(tl.int32)
-    k = tl.where(index < count, k, 0)
+    k = tl.where(index < count, rounded(x * _power(-exponent), index, seed), 0)
     total = tl.sum((k >> BITS) * tl.load(table + lane), 0)
     _store_sum(sums, block, total)
-    code = k & ((1 << BITS) - 1)
-    if BITS >= 8:
-        tl.store(codes + index, (code & 255).to(tl.uint8), mask=index < padded)
-        if BITS > 8:
-            _pack(code >> 8, codes + padded, block, padded, BITS - 8, SIZE)
-    else:
-        _pack(code, codes, block, padded, BITS, SIZE)
+    store_codes(k & ((1 << BITS) - 1), codes, index, block, padded, BITS, SIZE)
 
 
 @triton.jit
 def _store_sum(sums, block, total):
     for byte in tl.static_range(4):
         tl.store(sums + 4 * block + byte, ((total >> (8 * byte)) & 255).to(tl.uint8))
-
-
-@triton.jit
-def _pack(code, codes, block, padded, BITS: tl.constexpr, SIZE: tl.constexpr):
-    lanes = tl.arange(0, 8)
-    eights = tl.reshape(code, (SIZE // 8, 8)).to(tl.uint64)
-    words = tl.sum(eights << (lanes * BITS).to(tl.uint64)[None, :], 1)
-    group = block * (SIZE // 8) + tl.arange(0, SIZE // 8)
-    for byte in tl.static_range(BITS):
-        value = ((words >> (8 * byte)) & 255).to(tl.uint8)
-        tl.store(codes + group * BITS + byte, value, mask=group * 8 < padded)
-
-
-@triton.jit
-def _unpack(codes, index, padded, BITS: tl.constexpr):
-    # The bits of one coordinate lie in at most two bytes.
-    group = index // 8
-    bit = (index % 8) * BITS
-    first = group * BITS + bit // 8
-    inside = index < padded
-    low = tl.load(codes + first, mask=inside, other=0).to(tl.int32)
-    more = inside & (bit // 8 + 1 < BITS)
-    high = tl.load(codes + first + 1, mask=more, other=0).to(tl.int32)
-    return ((low | (high << 8)) >> (bit % 8).to(tl.int32)) & ((1 << BITS) - 1)
 
 
 @triton.jit
@@ -164,12 +127,7 @@ def _decode(
     lane = tl.arange(0, SIZE)
     index = block * SIZE + lane
     inside = index < count
-    if BITS >= 8:
-        c = tl.load(codes + index, mask=inside, other=0).to(tl.int32)
-        if BITS > 8:
-            c = c | (_unpack(codes + padded, index, padded, BITS - 8) << 8)
-    else:
-        c = _unpack(codes, index, padded, BITS)
+    c = load_codes(codes, index, padded, BITS)
     exponent = tl.load(kept + block).to(tl.int32)
     y = tl.load(near + index, mask=inside, other=0.0)
     part: tl.constexpr = 1.0 / (1 << BITS)

@@ -17,8 +17,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-BLOCK = 4096
-"""Coordinates per block; a multiple of 8, so that packed codes of a block end at a byte."""
+from flockstep.parts.codecs.blocks.plan import BLOCK, Blocks, mixed
+
 LEAST_EXPONENT, MOST_EXPONENT = -120, 100
 PRECISION = 22
 """x / s stays below 2^22, where float32 still knows quarters."""
@@ -27,26 +27,8 @@ NO_EXPONENT = -128
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(Blocks):
     """How a vector of so many coordinates is coded in so many bits."""
-
-    count: int
-    bits: int
-
-    @property
-    def blocks(self) -> int:
-        """How many; the last one may be short."""
-        return -(-self.count // BLOCK)
-
-    @property
-    def padded(self) -> int:
-        """Coordinates with those that fill the last group of eight."""
-        return -(-self.count // 8) * 8
-
-    @property
-    def code_bytes(self) -> int:
-        """Of all packed codes: ``bits`` bytes for each eight."""
-        return self.padded // 8 * self.bits
 
     @property
     def nbytes(self) -> int:
@@ -63,14 +45,6 @@ class Plan:
 def weights() -> NDArray[np.uint32]:
     """Odd numbers without pattern, one per coordinate of a block: errors that would cancel in a plain sum do not."""
     return mixed(np.arange(BLOCK, dtype=np.uint32)) | np.uint32(1)
-
-
-def mixed(x: NDArray[np.uint32]) -> NDArray[np.uint32]:
-    """A hash of each number: all bits of the input reach all bits of the output."""
-    with np.errstate(over="ignore"):
-        x = (x ^ (x >> np.uint32(16))) * np.uint32(0x7FEB352D)
-        x = (x ^ (x >> np.uint32(15))) * np.uint32(0x846CA68B)
-        return x ^ (x >> np.uint32(16))
 
 
 def exponents_for(reach: Tensor, bits: int) -> Tensor:

@@ -1,0 +1,1 @@
+"""SwarmSGD on CIFAR-10: what local steps and few bits cost in accuracy."""

@@ -1,0 +1,78 @@
+"""NoLoCo: local steps, then an outer step with momentum on the average of one random pair; nobody meets everybody.
+
+State of node i: theta_i, the model that trains; phi_i, the slow weights it started its phase from; m_i, outer momentum.
+
+    theta_i <- theta_i - eta * g_i(theta_i)                             ``period`` steps, from phi_i
+    delta_i  = theta_i - phi_i
+    m_i <- beta m_i + lr * mean_pair(delta) + lr * (mean_pair(phi) - phi_i)
+    phi_i <- phi_i + m_i;      theta_i <- phi_i
+
+The last term pulls the slow weights of a pair together; DiLoCo, whose nodes all hold one phi, does not need it. The two
+means only enter as their sum, mean_pair(theta) - phi_i, so theta alone is sent: half of what the authors send.
+All nodes draw the same pairs from one seed. With an odd number one is alone in a round, with one node always: that is
+Lookahead with momentum. A phase that the end of the run cuts short is closed like any other.
+
+Kolehmainen, Blagoev, Donaghy, Ersoy, Nies: NoLoCo, no-all-reduce low communication training method for large models,
+2025, arXiv 2506.10911.
+
+Sends   one coded model to one node, every ``period`` steps
+Waits   for that node, every ``period`` steps
+Keeps   phi and m
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from flockstep import check
+from flockstep.node import Node
+from flockstep.parts.codecs.codec import Codec
+from flockstep.parts.codecs.coder import coder
+from flockstep.parts.codecs.raw import Raw
+from flockstep.parts.partners import matching, swap
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoLoCo:
+    """Step alone, then take an outer step together with one other node."""
+
+    period: int = 50
+    outer_lr: float = 0.7
+    outer_momentum: float = 0.5
+    codec: Codec = Raw()
+    matching_seed: int = 0
+
+    def __post_init__(self) -> None:
+        check.whole(self, "period", self.period)
+        check.positive(self, "outer_lr", self.outer_lr)
+        if check.not_negative(self, "outer_momentum", self.outer_momentum) >= 1:
+            raise ValueError(f"NoLoCo.outer_momentum must be below 1, got {self.outer_momentum}")
+        check.has(self, "codec", self.codec, "encode", "decode", kind="a codec such as Modular(bits=8)")
+        check.whole(self, "matching_seed", self.matching_seed, at_least=0)
+
+    async def run(self, node: Node) -> None:
+        """Phases of local steps, each closed with this round's partner."""
+        theta = node.params
+        # Halves are added up as floats.
+        slow = theta.to(torch.promote_types(theta.dtype, torch.float32), copy=True)
+        phi, momentum = node.keep("phi", slow), node.keep("momentum", torch.zeros_like(slow))
+        ways = coder(self.codec, node, theta)
+
+        async def close_phase(round: int) -> None:
+            forward = (theta - phi.to(theta.dtype)).to(phi.dtype)
+            partner = matching(self.matching_seed, round, node.size).get(node.rank)
+            if partner is not None:
+                forward += await swap(node, partner, theta, ways)
+            momentum.mul_(self.outer_momentum).add_(forward, alpha=self.outer_lr)
+            phi.add_(momentum)
+            theta.copy_(phi)
+
+        k = node.step_count - 1
+        async for k in node.steps():
+            await node.step(await node.gradient(theta))
+            if (k + 1) % self.period == 0:
+                await close_phase(k // self.period)
+        if (k + 1) % self.period:
+            await close_phase(k // self.period)

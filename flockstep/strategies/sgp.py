@@ -1,0 +1,73 @@
+"""Stochastic gradient push (SGP): averages over one-way links, by weights that travel with the models.
+
+State of node i: x_i, shares of everybody's models added up, and w_i, how much that is in all; the model is x_i / w_i.
+
+    (x_i, w_i) <- sum_j p_ij (x_j, w_j)               every step: each gives some of what it has, and keeps the rest
+    x_i <- x_i - eta * g_i(z_i)                       the gradient is at z_i = x_i / w_i as it was before
+
+What a node gives and keeps adds up to what it had, so sum_i w_i stays n and sum_i x_i moves by the steps only, whoever
+gives to whom; nobody need answer. In round k, node i gives half to node i + 2^(k mod ceil(log2 n)), modulo n: as each
+then gets what it gave, w_i stays 1. It is for graphs of a subclass's own that the weights are there.
+
+The model a user sees, computes and evaluates with is z. What the optimizer did to it, whichever optimizer it is, is
+added to x as it stands, not times w_i: that is the paper's step where it is plain SGD, and every node's step counts the
+same in sum_i x_i, however much of the others a node happens to hold.
+
+Assran, Loizou, Ballas, Rabbat: stochastic gradient push for distributed deep learning, ICML 2019, arXiv 1811.10792.
+
+Sends   half of its model and of its weight to one node, every step
+Waits   for one other node, every step; messages travel while the gradient is computed
+Keeps   x and w
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from flockstep.node import Node
+from flockstep.parts.codecs.raw import Raw
+
+
+@dataclass(frozen=True, kw_only=True)
+class SGP:
+    """Push half of what you have to one node, another one at every step."""
+
+    def targets(self, rank: int, size: int, round: int) -> tuple[int, ...]:
+        """Whom a node sends to in a round; a subclass may name any others, and any number of them."""
+        if size == 1:
+            return ()
+        # Shifts, because a logarithm in floating point can miss by one.
+        return ((rank + (1 << round % (size - 1).bit_length())) % size,)
+
+    async def run(self, node: Node) -> None:
+        """Push and compute at the same time, then add the step; what is under way at the end is taken in."""
+        z = node.params
+        wide = torch.promote_types(z.dtype, torch.float32)
+        mass = node.keep("mass", torch.cat([z, z.new_ones(1)]).to(wide))
+        x, w = mass[:-1], mass[-1:]
+        # Begun when a step ends, so that in a user's own loop, too, messages travel during the next forward pass.
+        pushing = node.spawn(self._push(node, mass, node.step_count))
+        async for k in node.steps():
+            await node.step(await node.gradient(z))
+            # By the optimizer, and where there are batch-norm statistics by the forward pass.
+            change = z - (x / w).to(z.dtype)
+            mass.copy_(await pushing)
+            x += change
+            z.copy_(x / w)
+            pushing = node.spawn(self._push(node, mass, k + 1))
+        mass.copy_(await pushing)
+        z.copy_(x / w)
+
+    async def _push(self, node: Node, mass: Tensor, round: int) -> Tensor:
+        """One round: what this node keeps, and what it is given."""
+        targets = self.targets(node.rank, node.size, round)
+        share = mass / (1 + len(targets))
+        for peer in targets:
+            node.send(peer, Raw().encode(share, node.rng))
+        for peer in range(node.size):
+            if node.rank in self.targets(peer, node.size, round):
+                share += Raw().decode(await node.receive(peer), share)
+        return share
