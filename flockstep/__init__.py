@@ -15,15 +15,20 @@ from flockstep.parts.clips import ClipNorm, ClipStep, NoClip
 from flockstep.parts.codecs import Cast, Codec, Modular, Raw, Stochastic, TopK
 from flockstep.parts.feedback import Compensated, Feedback
 from flockstep.parts.graphs import Edges, Hypercube
+from flockstep.parts.powersgd import PowerSGD
 from flockstep.parts.topologies import Complete, Exponential, Random, Ring, Star, Topology, Torus
 from flockstep.strategies.adpsgd import ADPSGD
 from flockstep.strategies.choco import Choco
+from flockstep.strategies.cocod import CoCoD, OverlapLocalSGD
 from flockstep.strategies.dataparallel import DataParallel
+from flockstep.strategies.diloco import DiLoCo, EagerDiLoCo
 from flockstep.strategies.episode import Episode, EpisodePlus
 from flockstep.strategies.gossip import Gossip
+from flockstep.strategies.hpsgd import HPSGD
 from flockstep.strategies.localsgd import CELGC, CELGCUpdate, LocalSGD
 from flockstep.strategies.noloco import NoLoCo
 from flockstep.strategies.sgp import SGP
+from flockstep.strategies.streaming import StreamingDiLoCo
 from flockstep.strategies.swarm import Swarm, SwarmPairs, SwarmPull
 from flockstep.strategy import Average, Clip, Strategy
 from flockstep.trace import NodeReport, Row, Trace
@@ -34,6 +39,7 @@ __version__ = "0.1.0"
 __all__ = [
     "ADPSGD",
     "CELGC",
+    "HPSGD",
     "SGP",
     "Average",
     "Budget",
@@ -43,6 +49,7 @@ __all__ = [
     "Clip",
     "ClipNorm",
     "ClipStep",
+    "CoCoD",
     "Codec",
     "CodecRange",
     "Coded",
@@ -52,7 +59,9 @@ __all__ = [
     "Crash",
     "DataParallel",
     "Deadlock",
+    "DiLoCo",
     "Diverged",
+    "EagerDiLoCo",
     "Edges",
     "Episode",
     "EpisodePlus",
@@ -76,9 +85,11 @@ __all__ = [
     "Node",
     "NodeFailed",
     "NodeReport",
+    "OverlapLocalSGD",
     "Partition",
     "Pause",
     "Pending",
+    "PowerSGD",
     "Random",
     "Raw",
     "Ring",
@@ -87,6 +98,7 @@ __all__ = [
     "Star",
     "Stochastic",
     "Strategy",
+    "StreamingDiLoCo",
     "Swarm",
     "SwarmPairs",
     "SwarmPull",

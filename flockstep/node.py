@@ -123,6 +123,15 @@ class Node(ABC):
     def peers(self) -> tuple[int, ...]:
         """The other nodes that are alive now, as far as this one knows."""
 
+    @property
+    def trained(self) -> int:
+        """How many coordinates of ``params`` train; what follows them are float buffers, which are averaged only."""
+        return self.params.numel()
+
+    def tensors(self, v: Tensor) -> list[Tensor]:
+        """The model's tensors in a vector like it, as views in their own shapes; the vector where none are known."""
+        return [v]
+
     def keep(self, name: str, tensor: Tensor) -> Tensor:
         """Register a tensor that a checkpoint must hold; gives it back, filled where a run is resumed."""
         before = self.kept_before.pop(name, None)

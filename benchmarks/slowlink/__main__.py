@@ -21,7 +21,7 @@ import torch
 
 from benchmarks.report import arguments, finish
 from benchmarks.slowlink.commands import Missing
-from benchmarks.slowlink.contenders import ALONE, OURS, SWARM, TORCH
+from benchmarks.slowlink.contenders import ALONE, HPSGD, OURS, SWARM, TORCH
 from benchmarks.slowlink.crew import run_everywhere
 from benchmarks.slowlink.lab import Lab
 from benchmarks.slowlink.prediction import predicted_seconds
@@ -31,7 +31,7 @@ RESULTS = Path(__file__).parents[1] / "results"
 NAME = "benchmarks.slowlink"
 PREDICTED = ("DataParallel", "CELGC, I = 4", "CELGC, I = 16")
 BEST, BEST_SHORT = "CELGC, I = 16", "CELGC, I = 16, bf16"
-LEAST_SWARM = 0.95
+LEAST_HIDDEN = 0.95
 LEAST_SHARE, PREDICTION_WITHIN, DDP_BETWEEN = 0.85, 0.15, (0.3, 0.5)
 _PROBE_SECONDS = 2.0
 _LONGEST = 1800.0
@@ -121,8 +121,9 @@ def bars(rows: list[Found]) -> dict[str, bool]:
             share[BEST_SHORT] > share[torchs]
         ),
     }
-    rest = max((name for name in share if name not in (SWARM, ALONE)), key=lambda name: share[name])
-    met[f"{SWARM} keeps {share[SWARM]}, at least {LEAST_SWARM}"] = share[SWARM] >= LEAST_SWARM
+    rest = max((name for name in share if name in TORCH or name.startswith("CELGC")), key=lambda name: share[name])
+    for name in (SWARM, HPSGD):
+        met[f"{name} keeps {share[name]}, at least {LEAST_HIDDEN}"] = share[name] >= LEAST_HIDDEN
     met[f"{SWARM} keeps {share[SWARM]}, ahead of {rest} with {share[rest]}"] = share[SWARM] > share[rest]
     for row in rows:
         if row["row"] in PREDICTED:

@@ -12,6 +12,7 @@ import json
 import os
 import statistics
 import sys
+import time
 import warnings
 from contextlib import ExitStack
 from typing import Any
@@ -24,7 +25,9 @@ from benchmarks.slowlink.loop import Step, build, parameters, seconds_per_step, 
 dist: Any = torch.distributed
 # How long the link needs for a gradient, in bare steps. DDP, which hides little of it here, keeps about 1 / (1 + this).
 _TALK_PER_COMPUTE = 1.35
-_STEPS_AT_A_TIME = 4
+_STEPS_AT_A_TIME = 8
+# Between two contenders, so that what one has under way in the background has landed when the next begins.
+_PAUSE = 0.4
 _FIRST_TRIED, _TRIES, _LARGEST = 32, 4, 1024
 
 
@@ -87,6 +90,7 @@ def _round(steps: dict[str, Step], number: int) -> dict[str, float]:
         # Another order each time, so that nobody always follows the same one.
         first = (3 * number + turn) % len(order)
         for place, step in order[first:] + order[:first]:
+            time.sleep(_PAUSE)
             gc.collect()
             dist.barrier()
             mine[place] += seconds_per_step(step, _STEPS_AT_A_TIME) * _STEPS_AT_A_TIME / PERIOD

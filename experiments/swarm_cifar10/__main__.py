@@ -19,9 +19,10 @@ from pathlib import Path
 
 from benchmarks import report
 from benchmarks.report import Figures
+from experiments.cifar10 import run_all
 from experiments.swarm_cifar10 import picture
 from experiments.swarm_cifar10.settings import METHODS, Size, jobs
-from experiments.swarm_cifar10.training import COMPUTE, NETWORK, run_all
+from experiments.swarm_cifar10.training import COMPUTE, NETWORK, run
 
 NAME = "experiments.swarm_cifar10"
 WITHIN = 0.5
@@ -32,9 +33,10 @@ def main() -> None:
     options = _options()
     size = _size(options)
     folder = options.out or (None if options.quick else Path(__file__).parent)
-    todo = jobs(size)
+    # The longest first, so that none is left to run alone.
+    todo = sorted(jobs(size), key=lambda job: -job.passes)
     progress, rows, curves = report.Progress(len(todo)), [], []
-    for figures, curve in run_all(todo, size.workers):
+    for figures, curve in run_all(run, todo, size.workers):
         rows.append(figures)
         curves += curve
         told = "{method}, {nodes} node(s), {passes:g} passes, seed {seed}: {accuracy:.2f}%".format(**figures)

@@ -39,15 +39,28 @@ class Feedback:
         wide = torch.promote_types(like.dtype, torch.float32)
         self.residual = node.keep(name, torch.zeros_like(like, dtype=wide))
         self.sent = torch.zeros_like(like)
+        self._left: Tensor | None = None
 
     def encode(self, v: Tensor) -> Message:
         """The message for ``v`` and what was left out before. If it cannot be coded, the residual stays."""
+        message = self.propose(v)
+        self.settle()
+        return message
+
+    def propose(self, v: Tensor) -> Message:
+        """The same, but the residual stays until ``settle``: a checkpoint in between knows of no message yet."""
         wanted = v + self.residual
         short = wanted.to(v.dtype)
         message = self._codec.encode(short, self._node.rng)
         self.sent = self._codec.decode(message, short)
-        torch.sub(wanted, self.sent, out=self.residual)
+        self._left = wanted.sub_(self.sent)
         return message
+
+    def settle(self) -> None:
+        """The message has arrived."""
+        if self._left is not None:
+            self.residual.copy_(self._left)
+            self._left = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +92,10 @@ class Compensated:
             if v.shape != node.params.shape:
                 like = f"like the model, of {node.params.numel()} numbers"
                 raise ValueError(f"Compensated averages vectors {like}, got {v.numel()} on channel {channel!r}")
-            return await mean_of_chunks(v, node, channel, self.codec, [stream.encode for stream in streams])
+            result = await mean_of_chunks(v, node, channel, self.codec, [stream.propose for stream in streams])
+            # Only now: a resumed run sends again what was under way.
+            for stream in streams:
+                stream.settle()
+            return result
 
         return mean

@@ -57,7 +57,7 @@ class NoLoCo:
         theta = node.params
         # Halves are added up as floats.
         slow = theta.to(torch.promote_types(theta.dtype, torch.float32), copy=True)
-        phi, momentum = node.keep("phi", slow), node.keep("momentum", torch.zeros_like(slow))
+        phi, momentum = node.keep("phi", slow), node.keep("momentum", torch.zeros_like(slow[: node.trained]))
         ways = coder(self.codec, node, theta)
 
         async def close_phase(round: int) -> None:
@@ -65,8 +65,9 @@ class NoLoCo:
             partner = matching(self.matching_seed, round, node.size).get(node.rank)
             if partner is not None:
                 forward += await swap(node, partner, theta, ways)
-            momentum.mul_(self.outer_momentum).add_(forward, alpha=self.outer_lr)
-            phi.add_(momentum)
+            momentum.mul_(self.outer_momentum).add_(forward[: node.trained], alpha=self.outer_lr)
+            # Batch-norm statistics, which nobody trains, become the pair's mean: momentum could carry them below zero.
+            phi.add_(torch.cat([momentum, forward[node.trained :]]))
             theta.copy_(phi)
 
         k = node.step_count - 1

@@ -58,6 +58,10 @@ class ModuleWorkload(ABC):
             parts = torch.autograd.grad(loss, self._parameters, materialize_grads=True)
         return self._layout.pack(parts)
 
+    def tensors(self, v: Tensor) -> list[Tensor]:
+        """The module's tensors in a vector like ``start()``, as views in their own shapes."""
+        return self._layout.views(v)
+
     @contextmanager
     def evaluating(self, x: Tensor) -> Iterator[nn.Module]:
         """The module at ``x``, in evaluation mode and with autograd off."""

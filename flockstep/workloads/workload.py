@@ -23,3 +23,9 @@ class Workload(Protocol):
 
     def shard(self, rank: int, size: int) -> Workload:
         """The part that node ``rank`` of ``size`` trains on, safe to use in a thread of its own."""
+
+
+def tensors_of(workload: Workload, v: Tensor) -> list[Tensor]:
+    """The tensors of a workload's model in a vector like it: a workload that knows them has ``tensors(v)``."""
+    known = getattr(workload, "tensors", None)
+    return [v] if known is None else list(known(v))

@@ -55,6 +55,10 @@ class FlatModel:
         trained = len(self._parameters)
         return vector[self._layout.starts[trained] if trained < len(self._tensors) else vector.numel() :]
 
+    def views(self, vector: Tensor) -> list[Tensor]:
+        """The model's tensors in a vector like its own."""
+        return self._layout.views(vector)
+
     def describe(self) -> list[str]:
         """One line per tensor, for nodes to compare: name, shape, dtype."""
         everything = [*self._tensors, *self.rest.items()]

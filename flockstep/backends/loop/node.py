@@ -69,6 +69,13 @@ class JoinedNode(Node):
     def _group_parts(self, g: Tensor) -> list[Tensor]:
         return [self.flat.parts_of(group["params"], g) for group in self.optimizer.param_groups]
 
+    @property
+    def trained(self) -> int:
+        return self.params.numel() - self.flat.buffers(self.params).numel()
+
+    def tensors(self, v: Tensor) -> list[Tensor]:
+        return self.flat.views(v)
+
     def stop_computing(self) -> None:
         """The user's code pauses for the strategy's."""
 

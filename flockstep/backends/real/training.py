@@ -17,7 +17,7 @@ from flockstep.budget import Budget, Ledger
 from flockstep.errors import Diverged
 from flockstep.node import OptimizerFactory, stream
 from flockstep.trace import Row
-from flockstep.workloads.workload import Workload
+from flockstep.workloads.workload import Workload, tensors_of
 
 
 class TrainingNode(RealNode):
@@ -52,6 +52,10 @@ class TrainingNode(RealNode):
     def steps(self) -> AsyncIterator[int]:
         """As many as were asked for, of this node or of all together."""
         return _Steps(self)
+
+    def tensors(self, v: Tensor) -> list[Tensor]:
+        """As the workload knows them."""
+        return tensors_of(self._workload, v)
 
     async def gradient(self, x: Tensor) -> Tensor:
         """A gradient of this node's shard."""

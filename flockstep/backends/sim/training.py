@@ -13,7 +13,7 @@ from flockstep.backends.sim.node import SimNode
 from flockstep.budget import Budget, Ledger
 from flockstep.node import OptimizerFactory, stream
 from flockstep.strategy import Strategy, is_one_sided
-from flockstep.workloads.workload import Workload
+from flockstep.workloads.workload import Workload, tensors_of
 
 if TYPE_CHECKING:
     from flockstep.backends.sim.world import World
@@ -52,6 +52,10 @@ class TrainingNode(SimNode):
     def steps(self) -> AsyncIterator[int]:
         """As many as were asked for, of this node or of all together."""
         return _Steps(self, self.world)
+
+    def tensors(self, v: Tensor) -> list[Tensor]:
+        """As the workload knows them."""
+        return tensors_of(self.workload, v)
 
     async def gradient(self, x: Tensor) -> Tensor:
         """A gradient of this node's shard, computed now and there when its time has passed."""

@@ -1,0 +1,1 @@
+"""Who reaches a validation loss first, over a real slow link?"""

@@ -1,0 +1,1 @@
+"""HPSGD: accuracy in a fixed wall time, and where its merges swing."""

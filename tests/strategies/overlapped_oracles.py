@@ -1,0 +1,127 @@
+"""HPSGD and its family as plain NumPy loops in float64, written from the equations and not from the library."""
+
+import numpy as np
+
+
+def hpsgd(x0, gradients, steps, eta, k, outer_lr=1.0):
+    """W_{r+1} = W_r - outer_lr * mean change_{r-1}; a replica restarts from W at every merge."""
+    world, replicas, flying, taken = x0.copy(), [x0.copy() for _ in gradients], None, 0
+    for _ in range(steps):
+        for x, gradient in zip(replicas, gradients, strict=True):
+            x -= eta * gradient(x)
+        taken += 1
+        if taken == k:
+            changes = [world - x for x in replicas]
+            if flying is not None:
+                world = world - outer_lr * np.mean(flying, axis=0)
+            flying, replicas, taken = changes, [world.copy() for _ in replicas], 0
+    changes = [world - x for x in replicas]
+    if flying is not None:
+        world = world - outer_lr * np.mean(flying, axis=0)
+    if taken:
+        world = world - outer_lr * np.mean(changes, axis=0)
+    return [world] * len(gradients)
+
+
+def cocod(x0, gradients, steps, eta, period):
+    """x <- mean(s) + (x - s)."""
+    xs = [x0.copy() for _ in gradients]
+    snapshots = [x.copy() for x in xs]
+    for k in range(steps):
+        for x, gradient in zip(xs, gradients, strict=True):
+            x -= eta * gradient(x)
+        if (k + 1) % period == 0:
+            mean = np.mean(snapshots, axis=0)
+            xs = [mean + (x - s) for x, s in zip(xs, snapshots, strict=True)]
+            snapshots = [x.copy() for x in xs]
+    mean = np.mean(snapshots, axis=0)
+    xs = [mean + (x - s) for x, s in zip(xs, snapshots, strict=True)]
+    return [np.mean(xs, axis=0)] * len(xs)
+
+
+def overlap_local_sgd(x0, gradients, steps, eta, period, pull, beta):
+    """x <- (1 - a) x + a z; the anchor z follows, with momentum, the mean of a period ago."""
+    xs = [x0.copy() for _ in gradients]
+    anchor, velocity, old = x0.copy(), np.zeros_like(x0), x0.copy()
+    for k in range(steps):
+        for x, gradient in zip(xs, gradients, strict=True):
+            x -= eta * gradient(x)
+        if (k + 1) % period == 0:
+            velocity = beta * velocity + (old - anchor)
+            anchor = anchor + velocity
+            xs = [(1 - pull) * x + pull * anchor for x in xs]
+            old = np.mean(xs, axis=0)
+    return [np.mean(xs, axis=0)] * len(xs)
+
+
+class Nesterov:
+    """As torch.optim.SGD(nesterov=True)."""
+
+    def __init__(self, like, lr, momentum):
+        self.lr, self.momentum, self.velocity = lr, momentum, np.zeros_like(like)
+
+    def __call__(self, world, change):
+        self.velocity = self.momentum * self.velocity + change
+        return world - self.lr * (change + self.momentum * self.velocity)
+
+
+def diloco(x0, gradients, steps, eta, period, lr, momentum):
+    world, xs, outer = x0.copy(), [x0.copy() for _ in gradients], Nesterov(x0, lr, momentum)
+    for k in range(steps):
+        for x, gradient in zip(xs, gradients, strict=True):
+            x -= eta * gradient(x)
+        if (k + 1) % period == 0 or k + 1 == steps:
+            world = outer(world, np.mean([world - x for x in xs], axis=0))
+            xs = [world.copy() for _ in xs]
+    return xs
+
+
+def eager_diloco(x0, gradients, steps, eta, period, lr, momentum):
+    """Each node's own outer step: the others' old changes, its own fresh one."""
+    n = len(gradients)
+    worlds, xs = [x0.copy() for _ in gradients], [x0.copy() for _ in gradients]
+    outers, old = [Nesterov(x0, lr, momentum) for _ in gradients], None
+    for k in range(steps):
+        for x, gradient in zip(xs, gradients, strict=True):
+            x -= eta * gradient(x)
+        if (k + 1) % period == 0 or k + 1 == steps:
+            fresh = [world - x for world, x in zip(worlds, xs, strict=True)]
+            for i in range(n):
+                others = fresh[i] if old is None else (sum(old) - old[i] + fresh[i]) / n
+                worlds[i] = outers[i](worlds[i], others)
+            old, xs = fresh, [world.copy() for world in worlds]
+    return [np.mean(worlds, axis=0)] * n
+
+
+def streaming_diloco(x0, gradients, steps, eta, *, period, cuts, delay, alpha, lr, momentum, seen=None):
+    """Fragments [cuts[p], cuts[p+1]) leave at step (p+1) H/P (mod H), and land ``delay`` steps later."""
+    count = len(cuts) - 1
+    world, xs = x0.copy(), [x0.copy() for _ in gradients]
+    outers = [Nesterov(x0[cuts[p] : cuts[p + 1]], lr, momentum) for p in range(count)]
+    flying = {}
+
+    def part(p):
+        return slice(cuts[p], cuts[p + 1])
+
+    def land(p):
+        _, change = flying.pop(p)
+        world[part(p)] = outers[p](world[part(p)], change)
+        for x in xs:
+            x[part(p)] = (1 - alpha) * world[part(p)] + alpha * x[part(p)]
+
+    for t in range(1, steps + 1):
+        for x, gradient in zip(xs, gradients, strict=True):
+            x -= eta * gradient(x)
+        for p in range(count):
+            if t % period == (p + 1) * period // count % period:
+                flying[p] = t, np.mean([world[part(p)] - x[part(p)] for x in xs], axis=0)
+            if p in flying and t - flying[p][0] >= delay:
+                land(p)
+        if seen is not None:
+            seen.append(xs[0].copy())
+    for p in range(count):
+        if p in flying:
+            land(p)
+        if steps % period != (p + 1) * period // count % period:
+            world[part(p)] = outers[p](world[part(p)], np.mean([world[part(p)] - x[part(p)] for x in xs], axis=0))
+    return [world] * len(gradients)
