@@ -22,11 +22,11 @@ help:  ## what can be made
 demo: .venv/ready  ## the main job: real processes, then virtual nodes, one table and a picture (3 minutes)
 	@$(BIN)/flockstep demo
 
-test: .venv/ready lint  ## every test, real processes included
-	$(BIN)/python -m pytest -q
+test: check  ## every test, real processes included
+	$(BIN)/python -m pytest -q -m slow
 
-check: .venv/ready lint  ## the fast part
-	$(BIN)/python -m pytest -q -m "not slow"
+check: .venv/ready lint  ## the fast part, two tests at a time
+	$(BIN)/python -m pytest -q -n 2 -m "not slow"
 
 lint: .venv/ready
 	$(BIN)/ruff check .

@@ -23,7 +23,7 @@ hooks: Any = post_localSGD_hook
 PERIOD = 16
 ALONE = "no communication"
 SWARM = "Swarm, H = 4, 8 bits"
-HPSGD = "HPSGD, as many steps as fit"
+HPSGD = "HPSGD, 4 steps or as many as fit"
 SAME_PERIOD = f"torch PostLocalSGD, period {PERIOD}"
 # Never reached: what a step may be capped at does not matter for its time, and random text gives no large gradients.
 _GAMMA = 1e6
@@ -35,7 +35,7 @@ OURS: dict[str, Strategy] = {
     "CELGC, I = 16, bf16": fs.CELGC(period=PERIOD, gamma=_GAMMA, average=fs.Coded(codec=fs.Cast())),
     SWARM: fs.Swarm(local_steps=4, codec=fs.Modular(bits=8)),
     "CoCoD, period 4": fs.CoCoD(period=4),
-    HPSGD: fs.HPSGD(),
+    HPSGD: fs.HPSGD(k_min=4),
 }
 
 

@@ -61,6 +61,7 @@ def test_every_example_has_its_line():
     assert all(path.name in page for path in EXAMPLES.glob("*.py"))
 
 
+@pytest.mark.slow
 def test_shakespeare_alone(tmp_path):
     said = run("shakespeare.py", "--steps", 4, *TINY, "--out", tmp_path, "--losses", tmp_path / "losses")
     assert "node 0 of 1" in said
@@ -186,6 +187,7 @@ def test_a_restarted_flock_resumes_by_itself(tmp_path, uninterrupted):
         ("wikitext2_lstm.py", "wikitext-2", ["--batch", 2, "--width", 8, "--validate", 200], "validation perplexity"),
     ],
 )
+@pytest.mark.slow
 def test_three_steps_on_files(tmp_path, name, data, small, says):
     needs_data(data)
     said = run(name, "--steps", 3, *small, "--out", tmp_path)

@@ -92,7 +92,7 @@ def above_the_optimum(average, nodes):
         yield trace.loss - whole.loss(whole.optimum())
 
 
-@pytest.mark.parametrize("nodes", [1, 2, 5])
+@pytest.mark.parametrize("nodes", [1, 2, pytest.param(5, marks=pytest.mark.slow)])
 def test_with_feedback_the_largest_few_lead_to_the_optimum_and_without_they_do_not(nodes):
     """What is late is late by a number of steps: how far off that leads goes with the learning rate, to nothing."""
     fast, slow = above_the_optimum(fs.Compensated(codec=fs.TopK(fraction=0.2)), nodes)

@@ -22,7 +22,7 @@ def pair(count, reach, dtype=torch.float32, seed=0):
     return x, x + torch.from_numpy(rng.uniform(-reach, reach, count)).to(dtype)
 
 
-@pytest.mark.parametrize("bits", [2, 3, 8, 9])
+@pytest.mark.parametrize("bits", [2, 9, *(pytest.param(bits, marks=pytest.mark.slow) for bits in (3, 8))])
 def test_the_laws_of_codecs(bits):
     check_codec(Modular(bits=bits))
 

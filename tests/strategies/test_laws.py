@@ -29,7 +29,12 @@ STRATEGIES = {
 }
 
 
-@pytest.mark.parametrize("average", AVERAGES)
+FAST = ("exact", "raw", "ring")
+
+
+@pytest.mark.parametrize(
+    "average", [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in AVERAGES]
+)
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_every_strategy_with_every_average(strategy, average):
     made = STRATEGIES[strategy](AVERAGES[average])
