@@ -41,6 +41,7 @@ bench: .venv/ready  ## every benchmark, quickly
 	$(BIN)/python -m benchmarks.faults --quick
 	$(BIN)/python -m benchmarks.codecs --quick
 	$(BIN)/python -m benchmarks.swarm --quick
+	$(BIN)/python -m benchmarks.race --quick
 
 clean:  ## forget the virtual environment and caches
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache

@@ -69,14 +69,13 @@ class HPSGD:
             if flight is not None:
                 flight.look(taken)
             if taken == k:
-                fitted = k
-                new = world - x
-                if flight is not None:
-                    # One that is still under way needs more steps; nobody knows how many more.
-                    fitted = flight.fitted or _MORE * k
-                    k = self._merge(world, *await flight.landed(), outer, watch)
+                # One that is still under way needs more steps; nobody knows how many more.
+                fitted = k if flight is None else flight.fitted or _MORE * k
+                landed = None if flight is None else await flight.landed()
+                torch.sub(world, x, out=change)
+                if landed is not None:
+                    k = self._merge(world, *landed, outer, watch)
                 x.copy_(world)
-                change.copy_(new)
                 flight, taken = _Flight(self, node, mean, change, fitted), 0
             state.copy_(torch.tensor([k, taken, fitted]))
         last = world - x
