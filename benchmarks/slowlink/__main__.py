@@ -21,7 +21,7 @@ import torch
 
 from benchmarks.report import arguments, finish
 from benchmarks.slowlink.commands import Missing
-from benchmarks.slowlink.contenders import ALONE, HPSGD, OURS, SWARM, TORCH
+from benchmarks.slowlink.contenders import HPSGD, OURS, SWARM, TORCH
 from benchmarks.slowlink.crew import run_everywhere
 from benchmarks.slowlink.lab import Lab
 from benchmarks.slowlink.prediction import predicted_seconds
@@ -37,6 +37,7 @@ _PROBE_SECONDS = 2.0
 _LONGEST = 1800.0
 
 Found = dict[str, Any]
+Pairs = list[tuple[float, float]]
 
 
 def main() -> None:
@@ -57,10 +58,11 @@ def main() -> None:
         print(json.dumps({"name": NAME, "skipped": str(reason), "met": {}}))
         return
     print(json.dumps(found), file=sys.stderr)
-    rows = [tell(name, seconds, found["seconds"][ALONE]) for name, seconds in found["seconds"].items()]
+    rows = [tell(name, pairs) for name, pairs in found["seconds"].items()]
     for row in rows:
         if row["row"] in PREDICTED:
-            row |= predict(row["row"], found["seconds"], hidden, options.nodes, options.rate, link["latency"])
+            pairs = found["seconds"][row["row"]]
+            row |= predict(row["row"], pairs, hidden, options.nodes, options.rate, link["latency"])
     note = describe(link, found, options.nodes, options.rate, rounds)
     folder = options.out or (None if options.quick else RESULTS)
     figures = {"shares": {row["row"]: row["share"] for row in rows}, "goodput": link["share_of_rate"]}
@@ -76,25 +78,26 @@ def measure(lab: Lab, hidden: int, rounds: int) -> tuple[Found, Found]:
     return link, run_everywhere(lab, f"{NAME}.worker", *words, timeout=_LONGEST)[0]
 
 
-def tell(name: str, seconds: list[float], alone: list[float]) -> Found:
-    """One row of the table."""
-    shares = [bare / mine for bare, mine in zip(alone, seconds, strict=True)]
+def tell(name: str, pairs: Pairs) -> Found:
+    """One row of the table, from a contender's seconds per step and the bare loop's beside it."""
+    shares = [bare / mine for mine, bare in pairs]
     return {
         "row": name,
         "share": round(statistics.median(shares), 3),
         "from": round(min(shares), 3),
         "to": round(max(shares), 3),
-        "ms/step": round(1e3 * statistics.median(seconds), 1),
+        "ms/step": round(1e3 * statistics.median(mine for mine, _ in pairs), 1),
+        "bare ms/step": round(1e3 * statistics.median(bare for _, bare in pairs), 1),
     }
 
 
-def predict(name: str, seconds: dict[str, list[float]], hidden: int, nodes: int, rate: str, latency: float) -> Found:
+def predict(name: str, pairs: Pairs, hidden: int, nodes: int, rate: str, latency: float) -> Found:
     """The simulator's time for a row, from each round's bare loop; the ratio is the median over rounds."""
     expected = [
         predicted_seconds(OURS[name], hidden=hidden, nodes=nodes, compute=bare, rate=rate, latency=latency)
-        for bare in seconds[ALONE]
+        for _, bare in pairs
     ]
-    ratios = [guess / truth for guess, truth in zip(expected, seconds[name], strict=True)]
+    ratios = [guess / truth for guess, (truth, _) in zip(expected, pairs, strict=True)]
     return {"predicted": round(1e3 * statistics.median(expected), 1), "ratio": round(statistics.median(ratios), 3)}
 
 

@@ -19,13 +19,13 @@ from typing import Any
 
 import torch
 
-from benchmarks.slowlink.contenders import CONTENDERS, PERIOD, Size
+from benchmarks.slowlink.contenders import ALONE, CONTENDERS, PERIOD, Size
 from benchmarks.slowlink.loop import Step, build, parameters, seconds_per_step, stepper
 
 dist: Any = torch.distributed
 # How long the link needs for a gradient, in bare steps. DDP, which hides little of it here, keeps about 1 / (1 + this).
 _TALK_PER_COMPUTE = 1.35
-_STEPS_AT_A_TIME = 8
+_STEPS_AT_A_TIME, _BARE_STEPS = 8, 4
 # Between two contenders, so that what one has under way in the background has landed when the next begins.
 _PAUSE = 0.4
 _FIRST_TRIED, _TRIES, _LARGEST = 32, 4, 1024
@@ -67,35 +67,41 @@ def _find_batch(hidden: int, bytes_per_second: float) -> int:
     return batch
 
 
-def _measure(size: Size, rounds: int, rank: int) -> dict[str, list[float]]:
-    """Seconds per step of each contender, one number per round of PERIOD steps."""
+def _measure(size: Size, rounds: int, rank: int) -> dict[str, list[tuple[float, float]]]:
+    """Seconds per step of each contender and of the bare loop beside it, once per round of PERIOD steps."""
     with ExitStack() as stack:
         steps = {name: open_row(stack, size) for name, open_row in CONTENDERS.items()}
         for name, step in steps.items():
             _say(rank, f"warming up {name}, batch {size.batch}")
             _slowest(step, PERIOD)
-        seconds: dict[str, list[float]] = {name: [] for name in steps}
+        alone = steps.pop(ALONE)
+        measured: dict[str, list[tuple[float, float]]] = {name: [] for name in steps}
         for number in range(rounds):
             _say(rank, f"round {number + 1} of {rounds}")
-            for name, took in _round(steps, number).items():
-                seconds[name].append(took)
-    return seconds
+            for name, took in _round(steps, alone, number).items():
+                measured[name].append(took)
+    return measured
 
 
-def _round(steps: dict[str, Step], number: int) -> dict[str, float]:
-    """A period of every contender, a few steps at a time: whatever else the machine does then meets all alike."""
-    mine = torch.zeros(len(steps), dtype=torch.float64)
+def _round(steps: dict[str, Step], alone: Step, number: int) -> dict[str, tuple[float, float]]:
+    """A period of every contender, a few steps at a time: its seconds per step, and the bare loop's just before it.
+
+    Whatever else the machine does meets a contender and its bare loop alike, as they are a second apart.
+    """
+    both = torch.zeros(len(steps), 2, dtype=torch.float64)
     order = list(enumerate(steps.values()))
+    share = _STEPS_AT_A_TIME / PERIOD
     for turn in range(PERIOD // _STEPS_AT_A_TIME):
         # Another order each time, so that nobody always follows the same one.
         first = (3 * number + turn) % len(order)
         for place, step in order[first:] + order[:first]:
             time.sleep(_PAUSE)
-            gc.collect()
-            dist.barrier()
-            mine[place] += seconds_per_step(step, _STEPS_AT_A_TIME) * _STEPS_AT_A_TIME / PERIOD
-    dist.all_reduce(mine, op=dist.ReduceOp.MAX)
-    return dict(zip(steps, mine.tolist(), strict=True))
+            for column, (loop, count) in enumerate(((alone, _BARE_STEPS), (step, _STEPS_AT_A_TIME))):
+                gc.collect()
+                dist.barrier()
+                both[place, column] += share * seconds_per_step(loop, count)
+    dist.all_reduce(both, op=dist.ReduceOp.MAX)
+    return {name: (mine, bare) for name, (bare, mine) in zip(steps, both.tolist(), strict=True)}
 
 
 def _slowest(step: Step, steps: int) -> float:

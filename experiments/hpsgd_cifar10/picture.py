@@ -44,8 +44,8 @@ def draw_stability(rows: Sequence[Figures], path: Path) -> Path:
         here = [row for row in rows if row["swings"] == swings]
         panel.scatter([row["rate"] for row in here], [row["k"] for row in here], c=color, s=36, label=label)
     rates, ks = np.meshgrid(np.geomspace(RATES[0], RATES[-1], 200), np.geomspace(STEPS[0], STEPS[-1], 200))
-    lines = panel.contour(rates, ks, strength(ks, rates), levels=[0.25], colors=["black"])
-    panel.clabel(lines, fmt={0.25: "outer_lr c = 1/4"})
+    panel.contour(rates, ks, strength(ks, rates), levels=[0.25], colors=["black"])
+    panel.plot([], [], "k-", label="the formula: outer_lr c = 1/4")
     panel.set(xscale="log", yscale="log", xlabel="learning rate times curvature", ylabel="k, steps per period")
     panel.set_title("HPSGD on a quadratic: when a merge that is one period late swings")
     panel.legend(fontsize=8, loc="lower left")

@@ -43,7 +43,7 @@ class Size:
 
     def quick(self) -> Size:
         """The same on next to nothing."""
-        return replace(self, seconds=0.6, batch=8, images=128, tests=100, points=2, device="cpu", workers=1)
+        return replace(self, seconds=0.12, batch=4, images=64, tests=50, points=1, device="cpu", workers=1)
 
 
 @dataclass(frozen=True)
@@ -81,5 +81,6 @@ def steps_in_time(job: Job) -> int:
             seed=job.size.seed,
         ).seconds
 
-    tried = 64
-    return max(16, round(tried * job.size.seconds / seconds(tried)))
+    # As many as the longest period at least, so that what happens once a period is in it.
+    tried = 64 if job.size.seconds > 1 else 16
+    return max(4, round(tried * job.size.seconds / seconds(tried)))
