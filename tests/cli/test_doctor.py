@@ -22,7 +22,7 @@ from flockstep.backends.real.checkup.office import Office
 from flockstep.backends.real.keys import Keys
 from flockstep.backends.real.mailbox import desk
 from flockstep.backends.real.mailbox.about import ask_about
-from flockstep.backends.real.mailbox.house import Site, open_house
+from flockstep.backends.real.mailbox.house import LOOPBACK, Site, open_house
 from flockstep.backends.real.mailbox.limits import Limits
 from flockstep.backends.real.mailbox.wire import Refused
 from flockstep.cli import app
@@ -261,7 +261,7 @@ def test_two_processes_and_a_pipe(run, secured):
 
 @pytest.mark.slow
 def test_without_keys_for_others_only_when_told_and_with_a_warning():
-    if lookups.outward() == lookups.LOOPBACK:
+    if lookups.outward() == LOOPBACK:
         pytest.skip("this machine has no address but loopback")
     with listening("--insecure") as address:
         assert address.startswith(f"{lookups.outward()}:")

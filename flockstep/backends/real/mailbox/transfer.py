@@ -7,9 +7,7 @@ interpreter's lock is free while a piece moves.
 from __future__ import annotations
 
 import socket
-import ssl
 import time
-from contextlib import suppress
 
 from xxhash import xxh3_64
 
@@ -20,8 +18,6 @@ _PIECE = 256 * 1024
 _SENT_PIECE = 1024 * 1024
 # Up to here one write is cheaper than several.
 _SMALL = 64 * 1024
-# A slow link brings a packet at a time: without this each would wake the thread, which takes the core from training.
-_WAKE_AT = 128 * 1024
 
 
 class Deadline:
@@ -61,7 +57,6 @@ class Reader:
     def __init__(self, connection: socket.socket, first: bytes, deadline: Deadline) -> None:
         self._connection, self._first, self._deadline = connection, memoryview(first), deadline
         self._digest = xxh3_64()
-        self._least = 1
 
     def read(self, count: int) -> bytes:
         """A few bytes."""
@@ -75,33 +70,18 @@ class Reader:
         view[:got] = self._first[:got]
         self._first = self._first[got:]
         self._digest.update(view[:got])
-        try:
-            while got < len(view):
-                # Once per piece: TLS hands out 16 KiB at a time, and setting the time costs as much as taking them.
-                self._connection.settimeout(self._deadline.left())
-                end = min(got + _PIECE, len(view))
-                while got < end:
-                    # One byte at a time must not move the deadline; asking the clock is cheap.
-                    self._deadline.left()
-                    self._wake_at(end - got)
-                    count = self._connection.recv_into(view[got:end])
-                    if count == 0:
-                        raise ConnectionResetError("the peer hung up in the middle of a message")
-                    self._digest.update(view[got : got + count])
-                    got += count
-        finally:
-            self._wake_at(1)
-
-    def _wake_at(self, wanted: int) -> None:
-        """Let the kernel wake this thread when so much has come, or as much as is sensible."""
-        if isinstance(self._connection, ssl.SSLSocket):
-            # Some of it may have been taken from the wire already.
-            wanted -= self._connection.pending()
-        least = max(1, min(wanted, _WAKE_AT))
-        if least != self._least:
-            self._least = least
-            with suppress(OSError):
-                self._connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, least)
+        while got < len(view):
+            # Once per piece: TLS hands out 16 KiB at a time, and setting the time costs as much as taking them.
+            self._connection.settimeout(self._deadline.left())
+            end = min(got + _PIECE, len(view))
+            while got < end:
+                # One byte at a time must not move the deadline; asking the clock is cheap.
+                self._deadline.left()
+                count = self._connection.recv_into(view[got:end])
+                if count == 0:
+                    raise ConnectionResetError("the peer hung up in the middle of a message")
+                self._digest.update(view[got : got + count])
+                got += count
 
     def verify(self) -> None:
         """Read the checksum; Refused if it is not that of what was read."""

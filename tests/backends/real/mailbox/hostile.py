@@ -147,9 +147,6 @@ class Wire:
     def unread(self):
         return self._data[self._at :]
 
-    def setsockopt(self, level, option, value):
-        pass
-
     def settimeout(self, seconds):
         assert seconds > 0
 

@@ -360,9 +360,6 @@ def test_one_byte_at_a_time_does_not_move_the_deadline(monkeypatch, count):
     waits = []
 
     class Trickle:
-        def setsockopt(self, level, option, value):
-            pass
-
         def settimeout(self, seconds):
             waits.append(seconds)
 
@@ -381,9 +378,6 @@ def test_the_deadline_of_a_head_is_one_for_all_of_it(monkeypatch):
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
 
     class Trickle:
-        def setsockopt(self, level, option, value):
-            pass
-
         def settimeout(self, seconds):
             assert seconds > 0
 
