@@ -9,10 +9,9 @@ The loop in ``train`` is plain PyTorch. Without the ``with`` line in ``main`` it
 """
 
 import argparse
+import gc
 import json
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -118,15 +117,19 @@ def validate(model: nn.Module, text: Text, options: argparse.Namespace) -> float
     return loss_of(model.eval(), *text.windows(text.validation, starts, options.length)).item()
 
 
-@contextmanager
-def ddp(model: nn.Module) -> Iterator[nn.Module]:
+def train_by_ddp(
+    model: nn.Module, optimizer: torch.optim.Optimizer, text: Text, options: argparse.Namespace
+) -> list[float]:
     """The same training by torch itself: gradients averaged at every step."""
     if "RANK" not in os.environ:
         raise SystemExit("--ddp compares real processes: start this with `flockstep run -n 2` or torchrun")
     torch.distributed.init_process_group("gloo")
     try:
-        yield nn.parallel.DistributedDataParallel(model)
+        return train(nn.parallel.DistributedDataParallel(model), optimizer, text, options, 0)
     finally:
+        # The wrapper must be gone before its group: the last to hold a group ends its threads, and the wrapper does so
+        # with the interpreter locked, which one of them may be waiting for (seen with torch 2.13: it hangs at exit).
+        gc.collect()
         torch.distributed.destroy_process_group()
 
 
@@ -141,9 +144,7 @@ def main() -> None:
     print(f"node {fs.rank()} of {fs.size()} is process {os.getpid()}", flush=True)
 
     if options.ddp:
-        with ddp(model) as parallel:
-            losses = train(parallel, optimizer, text, options, 0)
-        finish(model, text, options, losses)
+        finish(model, text, options, train_by_ddp(model, optimizer, text, options))
         return
     with fs.join(model, optimizer, options.strategy, resume=options.resume, every=options.every) as node:
         losses = train(model, optimizer, text, options, node.step_count)

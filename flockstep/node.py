@@ -97,7 +97,8 @@ class Node(ABC):
 
     @abstractmethod
     def answer(self, topic: str, handler: Handler) -> None:
-        """From now on, let ``handler`` answer what peers ask under ``topic``."""
+        """From now on, let ``handler`` answer what peers ask under ``topic``; one it replaces runs no more, but for
+        a call that has begun, which ``undisturbed`` waits for."""
 
     def undisturbed(self) -> AbstractContextManager[object]:
         """``with node.undisturbed():`` no handler of this node runs inside. Keep it short, and await nothing in it."""

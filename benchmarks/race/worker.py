@@ -44,6 +44,8 @@ def main() -> None:
     try:
         times = {name: run(name, options, rank) for name in options.runners}
     finally:
+        # What holds the group must be gone before it: a group that dies with a DDP model can hang (torch 2.13).
+        gc.collect()
         dist.destroy_process_group()
     print(json.dumps(times))
 

@@ -49,6 +49,8 @@ def main() -> None:
         size = Size(hidden=options.hidden, batch=_find_batch(options.hidden, options.bytes_per_second))
         seconds = _measure(size, options.rounds, rank)
     finally:
+        # What holds the group must be gone before it: a group that dies with a DDP model can hang (torch 2.13).
+        gc.collect()
         dist.destroy_process_group()
     print(json.dumps({"batch": size.batch, "parameters": parameters(size.hidden), "seconds": seconds}))
 

@@ -69,6 +69,20 @@ def meet(v: Tensor, ways: Coder, message: Message) -> Message:
     return reply
 
 
+def meet_to_the_end(node: Node, topic: str, v: Tensor, ways: Coder, x: Tensor) -> None:
+    """A program is about to return, and others may still come: what they bring is its last word ``x``, too."""
+
+    def answer(peer: int, message: Message) -> Message:
+        reply = meet(v, ways, message)
+        x.copy_(v)
+        return reply
+
+    node.answer(topic, answer)
+    # Somebody may have come after the program's last look, and before this handler was there.
+    with node.undisturbed():
+        x.copy_(v)
+
+
 async def swap(node: Node, peer: int, v: Tensor, ways: Coder) -> Tensor:
     """What ``v`` gains from a peer that calls this too: two-sided, each waits for the other."""
     message = ways.write(v)

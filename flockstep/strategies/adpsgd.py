@@ -32,7 +32,7 @@ from flockstep.node import Node, Pending
 from flockstep.parts.codecs.codec import Codec
 from flockstep.parts.codecs.coder import Coder, coder
 from flockstep.parts.codecs.raw import Raw
-from flockstep.parts.partners import gain, meet
+from flockstep.parts.partners import gain, meet, meet_to_the_end
 from flockstep.parts.topologies import Complete, Topology
 
 _TOPIC = "adpsgd"
@@ -82,15 +82,8 @@ class ADPSGD:
             renew(None if averaging is None else await averaging)
             averaging = node.spawn(self._average(node, copied.clone(), ways))
         renew(None if averaging is None else await averaging)
-        node.answer(_TOPIC, lambda peer, message: _meet_last(live, ways, message, x))
+        meet_to_the_end(node, _TOPIC, live, ways, x)
 
     async def _average(self, node: Node, sent: Tensor, ways: Coder) -> Tensor | None:
         """What the live model gains from a neighbour; None if nobody answers."""
         return await gain(node, _TOPIC, self.topology, sent, ways)
-
-
-def _meet_last(live: Tensor, ways: Coder, message: Message, x: Tensor) -> Message:
-    """Others may still come: what they bring is this node's last word, too."""
-    reply = meet(live, ways, message)
-    x.copy_(live)
-    return reply

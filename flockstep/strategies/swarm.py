@@ -34,7 +34,7 @@ from flockstep.node import Node, Pending
 from flockstep.parts.codecs.codec import Codec
 from flockstep.parts.codecs.coder import Coder, asks_again, coder
 from flockstep.parts.codecs.raw import Raw
-from flockstep.parts.partners import gain, in_full, matching, meet, partners, swap
+from flockstep.parts.partners import gain, in_full, matching, meet, meet_to_the_end, partners, swap
 from flockstep.parts.topologies import Complete, Topology
 
 _TOPIC = "swarm"
@@ -88,18 +88,11 @@ class Swarm(_Local):
             elif left <= 0:
                 late += 1
         _merge(node, x, y, s, None if pending is None else await pending)
-        # Others may still come: what they bring is this node's last word, too.
-        node.answer(_TOPIC, lambda peer, message: _meet_last(y, ways, message, x))
+        meet_to_the_end(node, _TOPIC, y, ways, x)
 
     async def _exchange(self, node: Node, sent: Tensor, ways: Coder) -> Tensor | None:
         """What this node's copy gains from a neighbour; None if nobody answers."""
         return await gain(node, _TOPIC, self.topology, sent, ways)
-
-
-def _meet_last(y: Tensor, ways: Coder, message: Message, x: Tensor) -> Message:
-    reply = meet(y, ways, message)
-    x.copy_(y)
-    return reply
 
 
 def _merge(node: Node, x: Tensor, y: Tensor, s: Tensor, gained: Tensor | None) -> None:

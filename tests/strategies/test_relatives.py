@@ -1,5 +1,6 @@
 """Gossip, Choco, SGP, ADPSGD and NoLoCo: against NumPy; what they conserve; in every place; in a user's loop."""
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 
@@ -11,7 +12,7 @@ from torch import nn
 
 import flockstep as fs
 from flockstep.node import stream
-from flockstep.parts.partners import matching
+from flockstep.parts.partners import matching, meet_to_the_end
 from flockstep.strategies.choco import fidelity, safe_step
 from flockstep.testing import check_strategy, check_synchronous
 from flockstep.workloads.convex import Quadratics
@@ -266,6 +267,20 @@ def test_adpsgd_loses_nothing_on_real_nodes_either(codec, on):
     trace = fs.launch(fs.ADPSGD(codec=codec), Slope(), nodes=3, steps=100, optimizer=SGD, timeout=60, on=on)
     assert_every_gradient_entered_once(trace, 3, 100)
     assert all(node.counts["exchanges"] > 0 for node in trace.nodes)
+
+
+def test_who_comes_between_the_last_look_and_the_last_handler_is_heard():
+    v, x = torch.zeros(3), torch.zeros(3)
+
+    class Leaving:
+        def answer(self, topic, handler):
+            # The handler that is replaced here has just met somebody.
+            v.add_(1.0)
+
+        undisturbed = staticmethod(nullcontext)
+
+    meet_to_the_end(Leaving(), "topic", v, ways=None, x=x)
+    assert torch.equal(x, torch.ones(3))
 
 
 # Choco's codecs ------------------------------------------------------------------------------------------------------

@@ -146,12 +146,12 @@ class ThreadFabric:
         hub = self._hub
         with hub.changed:
             hub.changed.wait_for(lambda: (peer, topic) in hub.handlers or peer in hub.failed, hub.timeout)
-            handler = hub.handlers.get((peer, topic))
-            if handler is None or peer in hub.failed:
+            if (peer, topic) not in hub.handlers or peer in hub.failed:
                 raise LostPeer(f"node {self._rank} lost node {peer} in ask({topic!r})", rank=self._rank)
         try:
             with hub.handling[peer]:
-                return handler(self._rank, message).copy()
+                # Looked up here: the one that answered when the question came may have been replaced since.
+                return hub.handlers[peer, topic](self._rank, message).copy()
         except Exception as error:
             raise LostPeer(
                 f"node {self._rank} lost node {peer} in ask({topic!r}): it failed", rank=self._rank

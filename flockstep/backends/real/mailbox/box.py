@@ -174,10 +174,10 @@ class Mailbox:
             found = self._changed.wait_for(lambda: frame.topic in self._handlers or self._closed, self._limits.early)
             if not found or self._closed:
                 raise Refused(f"nobody answers {frame.topic!r} at node {self._rank}", 404)
-            handler = self._handlers[frame.topic]
         try:
             with self.handling:
-                reply = handler(frame.sender, message)
+                # Looked up here: the one that answered when the question came may have been replaced since.
+                reply = self._handlers[frame.topic](frame.sender, message)
             if not isinstance(reply, Message):
                 raise TypeError(f"a handler must return a Message, got {type(reply).__name__}")
             return reply

@@ -1,0 +1,46 @@
+"""A handler that was replaced answers no more, even if a question had reached the door before."""
+
+from contextlib import contextmanager
+
+import torch
+
+from flockstep.backends.real.mailbox.house import Site, open_house
+from flockstep.backends.real.mailbox.limits import Limits
+from flockstep.backends.real.threads import Hub, ThreadFabric
+from flockstep.message import Message
+
+
+def note(word):
+    data = torch.tensor(list(word.encode()), dtype=torch.uint8)
+    return Message(data, "note", (len(word),), torch.uint8)
+
+
+def words(message):
+    return bytes(message.data.tolist()).decode()
+
+
+@contextmanager
+def door(before_entering):
+    before_entering()
+    yield
+
+
+def test_between_threads():
+    hub = Hub(2, timeout=20)
+    asker, answerer = ThreadFabric(hub, 0), ThreadFabric(hub, 1)
+    answerer.answer("who", lambda peer, message: note("the first"))
+    hub.handling[1] = door(lambda: answerer.answer("who", lambda peer, message: note("the second")))
+    assert words(asker.ask(1, "who", note("?"))) == "the second"
+
+
+def test_between_mailboxes():
+    houses = [open_house(bytes(16), rank, 2, Limits(20), Site()) for rank in range(2)]
+    try:
+        asker, answerer = (house.box for house in houses)
+        asker.members.learn(str(answerer.members.me))
+        answerer.answer("who", lambda peer, message: note("the first"))
+        answerer.handling = door(lambda: answerer.answer("who", lambda peer, message: note("the second")))
+        assert words(asker.ask(1, "who", note("?"))) == "the second"
+    finally:
+        for house in houses:
+            house.close()
