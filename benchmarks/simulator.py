@@ -105,7 +105,9 @@ def simulated(workload: Prepared, nodes: int, steps: int, case: Case) -> None:
     """The same steps on virtual nodes; the loss is measured at the start and at the end only."""
     models = HARDWARE if case.hardware else {}
     strategy = fs.LocalSGD(period=case.period)
-    fs.simulate(strategy, workload, nodes=nodes, steps=steps, optimizer=SGD, record_every=steps, **models)
+    fs.simulate(
+        strategy, workload, nodes=nodes, steps=steps, optimizer=SGD, record_every=steps, engine="events", **models
+    )
 
 
 def seconds(call: Callable[[], None]) -> float:
@@ -139,7 +141,9 @@ def compare(case: Case, nodes: int, steps: int, repeats: int) -> dict[str, Any]:
 def crowd(nodes: int, steps: int) -> dict[str, Any]:
     """Many nodes on slow links: seconds by the clock on the wall."""
     began = time.perf_counter()
-    trace = fs.simulate(fs.LocalSGD(period=10), Quadratics(), nodes=nodes, steps=steps, optimizer=SGD, **HARDWARE)
+    trace = fs.simulate(
+        fs.LocalSGD(period=10), Quadratics(), nodes=nodes, steps=steps, optimizer=SGD, engine="events", **HARDWARE
+    )
     took = time.perf_counter() - began
     return {
         "case": f"{nodes:,} nodes x {steps} steps, 64 parameters, period 10, hardware",

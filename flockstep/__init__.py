@@ -4,14 +4,14 @@ from flockstep.backends.real.launch import launch
 from flockstep.backends.sim.compute import Compute
 from flockstep.backends.sim.faults import Crash, Loss, Partition, Pause, Slowdown
 from flockstep.backends.sim.network import Link, Network
-from flockstep.backends.sim.simulate import simulate
+from flockstep.backends.sim.simulate import simulate, simulate_seeds
 from flockstep.budget import Budget
 from flockstep.errors import CodecRange, Deadlock, Diverged, FlockstepError, LostPeer, Mismatch, NodeFailed
 from flockstep.join import join, progress, rank, size
 from flockstep.message import Message
 from flockstep.node import Node, Pending
 from flockstep.parts.averages import Coded, Exact, Mixed
-from flockstep.parts.clips import ClipNorm, ClipStep, NoClip
+from flockstep.parts.clips import ClipCoordinates, ClipNorm, ClipStep, NoClip, SmoothClip
 from flockstep.parts.codecs import Cast, Codec, Modular, Raw, Stochastic, TopK
 from flockstep.parts.feedback import Compensated, Feedback
 from flockstep.parts.graphs import Edges, Hypercube
@@ -24,13 +24,16 @@ from flockstep.strategies.dataparallel import DataParallel
 from flockstep.strategies.diloco import DiLoCo, EagerDiLoCo
 from flockstep.strategies.episode import Episode, EpisodePlus
 from flockstep.strategies.gossip import Gossip
+from flockstep.strategies.gtnsgd import GTNSGDm
 from flockstep.strategies.hpsgd import HPSGD
 from flockstep.strategies.localsgd import CELGC, CELGCUpdate, LocalSGD
 from flockstep.strategies.noloco import NoLoCo
+from flockstep.strategies.sclip import SClipEF, SClipEFNetwork
 from flockstep.strategies.sgp import SGP
 from flockstep.strategies.streaming import StreamingDiLoCo
 from flockstep.strategies.swarm import Swarm, SwarmPairs, SwarmPull
 from flockstep.strategy import Average, Clip, Strategy
+from flockstep.tails import TailIndex, gradient_samples, tail_index
 from flockstep.trace import NodeReport, Row, Trace
 from flockstep.workloads.workload import Workload
 
@@ -47,6 +50,7 @@ __all__ = [
     "Cast",
     "Choco",
     "Clip",
+    "ClipCoordinates",
     "ClipNorm",
     "ClipStep",
     "CoCoD",
@@ -69,6 +73,7 @@ __all__ = [
     "Exponential",
     "Feedback",
     "FlockstepError",
+    "GTNSGDm",
     "Gossip",
     "Hypercube",
     "Link",
@@ -94,7 +99,10 @@ __all__ = [
     "Raw",
     "Ring",
     "Row",
+    "SClipEF",
+    "SClipEFNetwork",
     "Slowdown",
+    "SmoothClip",
     "Star",
     "Stochastic",
     "Strategy",
@@ -102,15 +110,19 @@ __all__ = [
     "Swarm",
     "SwarmPairs",
     "SwarmPull",
+    "TailIndex",
     "TopK",
     "Topology",
     "Torus",
     "Trace",
     "Workload",
+    "gradient_samples",
     "join",
     "launch",
     "progress",
     "rank",
     "simulate",
+    "simulate_seeds",
     "size",
+    "tail_index",
 ]

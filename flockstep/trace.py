@@ -85,6 +85,8 @@ class Trace:
     """Final parameters by rank: all of them, or under torchrun those of this process."""
     results: dict[int, Any] = field(default_factory=dict)
     """What a user's own function returned, by rank."""
+    engine: str = ""
+    """Which way a simulation ran: "events" or "stacked"."""
 
     @property
     def seconds(self) -> float:

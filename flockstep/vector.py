@@ -85,8 +85,10 @@ def trainable(module: nn.Module) -> list[nn.Parameter]:
 def norm(v: Tensor) -> Tensor:
     """The Euclidean norm, accumulated in float32 or better whatever the vector's own precision.
 
-    It stays where the vector is: a GPU need not be waited for unless somebody looks.
+    It stays where the vector is: a GPU need not be waited for unless somebody looks. Of a matrix it measures each row,
+    and keeps the last axis.
     """
     wide = v.dtype if v.dtype in (torch.float32, torch.float64) else torch.float32
-    length: Tensor = torch.linalg.vector_norm(v, dtype=wide)
+    rows = {"dim": -1, "keepdim": True} if v.ndim > 1 else {}
+    length: Tensor = torch.linalg.vector_norm(v, dtype=wide, **rows)
     return length

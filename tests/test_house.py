@@ -13,7 +13,7 @@ FILES = sorted(ROOT.rglob("*.py"))
 
 # What a part of the house may import of ours. Longest prefix wins.
 ROOTS = {"errors", "check", "units", "vector", "message"}
-RUN = ROOTS | {"node", "strategy", "budget", "trace", "workloads.workload", "backends.loop"}
+RUN = ROOTS | {"node", "strategy", "flock", "budget", "trace", "workloads.workload", "backends.loop"}
 MAY_IMPORT = {
     "errors": set(),
     "check": set(),
@@ -22,16 +22,18 @@ MAY_IMPORT = {
     "message": set(),
     "node": ROOTS,
     "strategy": ROOTS | {"node"},
+    "flock": ROOTS | {"node"},
+    "tails": {"check"},
     "budget": ROOTS | {"node"},
     "trace": ROOTS,
-    "parts": ROOTS | {"node", "strategy", "parts"},
+    "parts": ROOTS | {"node", "strategy", "flock", "parts"},
     "workloads": {"check", "vector", "workloads"},
     "strategies": ROOTS | {"node", "strategy", "parts"},
     "backends.loop": ROOTS | {"node", "strategy", "budget", "trace", "parts", "backends.loop"},
     "backends.sim": RUN | {"backends.sim"},
     "backends.real": RUN | {"backends.real"},
     "join": None,
-    "testing": ROOTS | {"node", "strategy", "trace", "parts", "workloads", "backends.sim", "testing"},
+    "testing": ROOTS | {"node", "strategy", "flock", "trace", "parts", "workloads", "backends.sim", "testing"},
     "cli": None,
     "": None,
     "backends": set(),

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from flockstep import check
+from flockstep.flock import Flock
 from flockstep.message import Message
 from flockstep.node import Node
 from flockstep.parts.codecs.codec import Codec
-from flockstep.parts.topologies import Topology
+from flockstep.parts.topologies import Graph, Topology
 from flockstep.strategy import Mean
 
 
 @dataclass(frozen=True)
 class Exact:
     """The mean itself, in full precision: a ring of chunks, 2 (n-1)/n of the vector sent per node."""
+
+    row_wise: ClassVar[bool] = True
 
     def start(self, node: Node, channel: str = "model") -> Mean:
         """The plain collective."""
@@ -76,6 +81,8 @@ async def mean_of_chunks(
 class Mixed:
     """One round of gossip: x_i <- sum_j w_ij x_j over the neighbours of a topology. Not the mean, but its mean is."""
 
+    row_wise: ClassVar[bool] = True
+
     topology: Topology
     codec: Codec
 
@@ -89,15 +96,33 @@ class Mixed:
 
         async def mean(v: Tensor) -> Tensor:
             nonlocal round
-            weights = self.topology.weights(node.rank, node.size, round)
-            peers = self.topology.peers(node.rank, node.size, round)
             round += 1
-            message: Message = self.codec.encode(v, node.rng)
-            for peer in peers:
-                node.send(peer, message)
-            mixed = v * weights[node.rank]
-            for peer in peers:
-                mixed += weights[peer] * self.codec.decode(await node.receive(peer), v)
-            return mixed
+            if isinstance(node, Flock):
+                return await node.mix(v, _rows(self.topology, node.size, round - 1))
+            return await self._mix(v, node, round - 1)
 
         return mean
+
+    async def _mix(self, v: Tensor, node: Node, round: int) -> Tensor:
+        weights = self.topology.weights(node.rank, node.size, round)
+        peers = self.topology.peers(node.rank, node.size, round)
+        message: Message = self.codec.encode(v, node.rng)
+        for peer in peers:
+            node.send(peer, message)
+        mixed = v * weights[node.rank]
+        for peer in peers:
+            mixed += weights[peer] * self.codec.decode(await node.receive(peer), v)
+        return mixed
+
+
+def _rows(topology: Topology, size: int, round: int) -> tuple[dict[int, float], ...]:
+    """The mixing matrix, row by row."""
+    if isinstance(topology, Graph):
+        return _rows_of_graph(topology, size)
+    return tuple(topology.weights(rank, size, round) for rank in range(size))
+
+
+@lru_cache(maxsize=64)
+def _rows_of_graph(graph: Graph, size: int) -> tuple[dict[int, float], ...]:
+    # The same in every round.
+    return tuple(graph.weights(rank, size) for rank in range(size))

@@ -3,7 +3,8 @@
 They change the gradient in place. One whose norm is not finite is refused by returning None: the node skips that step
 and counts it. On a GPU, waiting for a norm at every step would cost more than the clip: there everything is decided on
 the device, a gradient that is not finite becomes zero (an optimizer with momentum coasts, another stands still), and
-both are counted without being looked at.
+both are counted without being looked at. In a Flock, which steps for all nodes at once, one row that is not finite
+refuses the gradient of all: such a run must be taken node by node.
 """
 
 from __future__ import annotations
@@ -11,17 +12,23 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from flockstep import check
 from flockstep.node import Node
 from flockstep.vector import norm
 
+_WIDE = (torch.float32, torch.float64)
+
 
 @dataclass(frozen=True)
 class NoClip:
     """The gradient as it is."""
+
+    row_wise: ClassVar[bool] = True
 
     def __call__(self, g: Tensor, node: Node) -> Tensor:
         """The same gradient."""
@@ -30,16 +37,80 @@ class NoClip:
 
 @dataclass(frozen=True, kw_only=True)
 class ClipNorm:
-    """g * min(1, max_norm / ||g||): the norm over the whole vector, before weight decay and momentum."""
+    """g * min(1, max_norm / ||g||): the norm over the whole vector, before weight decay and momentum.
 
-    max_norm: float
+    ``max_norm`` is a number or a function of the step, from 0.
+    """
+
+    row_wise: ClassVar[bool] = True
+
+    max_norm: float | Callable[[int], float]
 
     def __post_init__(self) -> None:
-        check.positive(self, "max_norm", self.max_norm)
+        if not callable(self.max_norm):
+            check.positive(self, "max_norm", self.max_norm)
 
     def __call__(self, g: Tensor, node: Node) -> Tensor | None:
         """The gradient, no longer than ``max_norm``."""
-        return scaled_to(self.max_norm, g, norm(g), node)
+        cap = self.max_norm(node.step_count - 1) if callable(self.max_norm) else self.max_norm
+        return scaled_to(cap, g, norm(g), node)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClipCoordinates:
+    """Every coordinate between -limit and limit; ``limit`` is a number or a function of the step, from 0."""
+
+    row_wise: ClassVar[bool] = True
+
+    limit: float | Callable[[int], float]
+
+    def __post_init__(self) -> None:
+        if not callable(self.limit):
+            check.positive(self, "limit", self.limit)
+
+    def __call__(self, g: Tensor, node: Node) -> Tensor | None:
+        """The gradient, no coordinate of which is beyond the limit."""
+        limit = self.limit(node.step_count - 1) if callable(self.limit) else self.limit
+        return _numbers_only(g.clamp_(-limit, limit), node)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SmoothClip:
+    """phi_t y / sqrt(y^2 + eps_t) in every coordinate: nearly linear where y is small, never beyond phi_t.
+
+    phi_t = c_phi (t+1)^-phi_power falls and eps_t = tau (t+1)^eps_power grows with the step t, from 0, so that less and
+    less is cut off from what lies below sqrt(tau). The powers are those of SClip-EF.
+    """
+
+    row_wise: ClassVar[bool] = True
+
+    c_phi: float = 20.0
+    tau: float = 100.0
+    phi_power: float = 0.5
+    eps_power: float = 0.6
+
+    def __post_init__(self) -> None:
+        check.positive(self, "c_phi", self.c_phi)
+        check.positive(self, "tau", self.tau)
+        check.not_negative(self, "phi_power", self.phi_power)
+        check.not_negative(self, "eps_power", self.eps_power)
+
+    def __call__(self, g: Tensor, node: Node) -> Tensor:
+        """The clipped vector; infinity becomes phi_t, and what is not a number 0, which is counted."""
+        t = node.step_count
+        phi, eps = self.c_phi * t**-self.phi_power, self.tau * t**self.eps_power
+        if g.device.type == "cpu" and g.dtype in _WIDE and math.isfinite(float(torch.linalg.vector_norm(g))):
+            # No square overflows: this is faster than what follows.
+            return g.div_(g.square().add_(eps).sqrt_()).mul_(phi)
+        y = _numbers_only(g, node).to(torch.promote_types(g.dtype, torch.float32))
+        width = torch.full((), eps**0.5, dtype=y.dtype, device=y.device)
+        return (y / torch.hypot(y, width)).mul_(phi).to(g.dtype)
+
+
+def _numbers_only(g: Tensor, node: Node) -> Tensor:
+    """``g`` with infinities made finite and 0 for what is not a number, in place; the latter are counted."""
+    node.count("not a number", g.isnan().sum(-1))
+    return g.nan_to_num_()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +120,8 @@ class ClipStep:
     A number gamma goes with the learning rate: when a scheduler has brought eta to a tenth of its initial value, the
     cap is gamma / 10, as in the authors' runs. A function of the step is taken as it stands.
     """
+
+    row_wise: ClassVar[bool] = True
 
     gamma: float | Callable[[int], float]
 
@@ -67,6 +140,8 @@ def scaled_to(cap: float, g: Tensor, length: Tensor, node: Node) -> Tensor | Non
     """``g`` scaled in place by min(1, cap / length), counted when it was; None where the length is not finite."""
     if g.device.type != "cpu":
         return _scaled_unseen(cap, g, length, node)
+    if length.numel() > 1:
+        return _scaled_unseen(cap, g, length, node) if bool(length.isfinite().all()) else None
     told = float(length)
     if not math.isfinite(told):
         return None
@@ -78,7 +153,7 @@ def scaled_to(cap: float, g: Tensor, length: Tensor, node: Node) -> Tensor | Non
 
 def _scaled_unseen(cap: float, g: Tensor, length: Tensor, node: Node) -> Tensor:
     finite = length.isfinite()
-    node.count("clipped", finite & (length > cap))
-    node.count("not finite", ~finite)
+    node.count("clipped", (finite & (length > cap)).squeeze(-1))
+    node.count("not finite", (~finite).squeeze(-1))
     g *= (cap / length).clamp(max=1.0)
     return g.masked_fill_(~finite, 0.0)

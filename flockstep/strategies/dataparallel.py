@@ -12,6 +12,7 @@ Keeps   nothing
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from flockstep import check
 from flockstep.node import Node
@@ -23,6 +24,8 @@ from flockstep.strategy import Average, Clip
 @dataclass(frozen=True, kw_only=True)
 class DataParallel:
     """Average gradients every step: the baseline everybody knows."""
+
+    row_wise: ClassVar[bool] = True
 
     clip: Clip = NoClip()
     average: Average = Exact()

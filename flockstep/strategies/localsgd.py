@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -33,6 +34,8 @@ from flockstep.vector import norm
 @dataclass(frozen=True, kw_only=True)
 class LocalSGD:
     """Step alone, average models every ``period`` steps."""
+
+    row_wise: ClassVar[bool] = True
 
     period: int
     clip: Clip = NoClip()
@@ -58,6 +61,8 @@ class LocalSGD:
 @dataclass(frozen=True, kw_only=True)
 class CELGC:
     """Local steps no longer than ``gamma``, models averaged every ``period`` steps."""
+
+    row_wise: ClassVar[bool] = True
 
     period: int
     gamma: float

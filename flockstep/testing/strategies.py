@@ -11,6 +11,7 @@ from torch import Tensor
 from flockstep.backends.sim.compute import Compute
 from flockstep.backends.sim.network import Network
 from flockstep.backends.sim.simulate import simulate
+from flockstep.flock import not_row_wise
 from flockstep.strategy import Strategy, describe, is_one_sided
 from flockstep.testing.parts import LawBroken
 from flockstep.trace import Trace
@@ -43,16 +44,26 @@ def check_strategy(
 
 
 def check_synchronous(strategy: Strategy, *, nodes: tuple[int, ...] = (1, 2, 5)) -> None:
-    """Raise LawBroken unless the hardware leaves the numbers of a synchronous strategy alone."""
+    """Raise LawBroken unless the hardware leaves the numbers of a synchronous strategy alone.
+
+    If it says that it is row-wise, running all nodes as one matrix must leave them alone, too, up to rounding.
+    """
     for size in nodes:
         plain, uneven = _run(strategy, size), _run(strategy, size, network=_SLOW, compute=_UNEVEN)
         if not _same(plain, uneven):
             raise LawBroken(f"{describe(strategy)} gives other numbers on {size} nodes when the hardware is uneven")
+        if not_row_wise(strategy) is None:
+            stacked = _run(strategy, size, engine="stacked")
+            worst = max(_distance(plain.models[rank], stacked.models[rank]) for rank in plain.models)
+            if worst > 1e-12:
+                raise LawBroken(f"{describe(strategy)} stacked is {worst:.2g} away from itself on {size} nodes")
 
 
-def _run(strategy: Strategy, size: int, *, noise: float = 1.0, alike: bool = False, **hardware: Any) -> Trace:
+def _run(
+    strategy: Strategy, size: int, *, noise: float = 1.0, alike: bool = False, engine: str = "events", **hardware: Any
+) -> Trace:
     workload = Quadratics(dim=7, noise=noise, heterogeneity=0.0 if alike else 1.0, dtype=torch.float64)
-    return simulate(strategy, workload, nodes=size, steps=_STEPS, optimizer=_SGD, seed=5, **hardware)
+    return simulate(strategy, workload, nodes=size, steps=_STEPS, optimizer=_SGD, seed=5, engine=engine, **hardware)
 
 
 def _refusal(strategy: Strategy, size: int) -> str | None:

@@ -14,8 +14,11 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from flockstep import check
-from flockstep.workloads.datasets import data_folder, read_libsvm
+from flockstep.workloads.datasets import read_libsvm
+from flockstep.workloads.labelled import libsvm_file, signed_rows
 from flockstep.workloads.sharding import check_place, deal
+from flockstep.workloads.stacked import StackedLogistic, StackedQuadratics, StackedQuartics
+from flockstep.workloads.workload import Stacked
 
 Vector = NDArray[np.float64]
 _NUMPY: dict[torch.dtype, Any] = {torch.float32: np.float32, torch.float64: np.float64}
@@ -87,6 +90,12 @@ class Quadratics:
         """The f of node ``rank`` in the problem of ``size`` nodes."""
         return replace(self, rank=rank, size=size)
 
+    def stack(self, size: int) -> Stacked:
+        """All nodes' f side by side."""
+        a, b = zip(*(_node_terms(self, rank) for rank in range(size)), strict=True)
+        dtype = _NUMPY[self.dtype]
+        return StackedQuadratics(curvatures=np.array([a], dtype), centres=np.array([b], dtype), noise=self.noise)
+
 
 def _node_terms(problem: Quadratics, rank: int) -> tuple[Vector, Vector]:
     shared, own = (np.random.default_rng([problem.seed, who, 0, 1]) for who in (0, rank + 1))
@@ -137,10 +146,9 @@ class Quartics:
 
     def gradient(self, x: Tensor, rng: np.random.Generator) -> Tensor:
         """``f_i'(x) + noise * rng.uniform(-1, 1)``."""
-        h = 0.5 if self.size == 1 else (-1.0, 2.0)[self.rank % 2]
         at = x.item()
         # Not at**3: a power raises where a product of a diverged x becomes infinite.
-        slope = ((4 * at - 9) * at - 2 * self.H * h) * at + 1
+        slope = ((4 * at - 9) * at - self._bend) * at + 1
         return torch.tensor([slope + self.noise * rng.uniform(-1, 1)], dtype=torch.float64)
 
     def loss(self, x: Tensor) -> float:
@@ -150,6 +158,15 @@ class Quartics:
     def shard(self, rank: int, size: int) -> Quartics:
         """The f of node ``rank`` in the problem of ``size`` nodes."""
         return replace(self, rank=rank, size=size)
+
+    def stack(self, size: int) -> Stacked:
+        """All nodes' f side by side."""
+        bends = [[self.shard(rank, size)._bend] for rank in range(size)]
+        return StackedQuartics(bends=np.array([bends]), noise=self.noise)
+
+    @cached_property
+    def _bend(self) -> float:
+        return 2 * self.H * (0.5 if self.size == 1 else (-1.0, 2.0)[self.rank % 2])
 
     @cached_property
     def _mean_h(self) -> float:
@@ -188,8 +205,8 @@ class Logistic:
         self._heterogeneity = check.fraction(self, "heterogeneity", heterogeneity)
         self._seed = check.whole(self, "seed", seed, at_least=0)
         check.one_of(self, "dtype", dtype, _NUMPY)
-        features, labels = data if isinstance(data, tuple) else read_libsvm(_libsvm_file(data))
-        self._labels, signed = _signed_rows(features, labels, _NUMPY[dtype])
+        features, labels = data if isinstance(data, tuple) else read_libsvm(libsvm_file(data))
+        self._labels, signed = signed_rows(features, labels, _NUMPY[dtype])
         self._signed = torch.from_numpy(signed)
         """Each row times its label: a positive product with x is a right answer."""
         self._rows = np.arange(len(signed))
@@ -223,26 +240,7 @@ class Logistic:
         part._rows = deal(len(self._labels), rank, size, heterogeneity=mixture, seed=seed, order=self._labels)
         return part
 
-
-def _libsvm_file(data: str | Path) -> Path:
-    path = Path(data)
-    named = path if path.is_file() else data_folder("libsvm") / f"{data}.gz"
-    if not named.is_file():
-        raise FileNotFoundError(f"Logistic.data: there is neither a file {str(data)!r} nor {str(named)!r}")
-    return named
-
-
-def _signed_rows(features: ArrayLike, labels: ArrayLike, dtype: Any) -> tuple[NDArray[Any], NDArray[Any]]:
-    matrix, signs = np.asarray(features, dtype=dtype), np.asarray(labels, dtype=dtype)
-    if matrix.ndim != 2 or matrix.size == 0:
-        raise ValueError(f"Logistic.data must have a matrix of features, got shape {matrix.shape}")
-    if signs.shape != (len(matrix),):
-        raise ValueError(
-            f"Logistic.data must have one label for each of the {len(matrix)} rows, got shape {signs.shape}"
-        )
-    if not np.isfinite(matrix).all():
-        raise ValueError("Logistic.data must have finite features, got nan or infinity")
-    strange = signs[np.abs(signs) != 1]
-    if strange.size:
-        raise ValueError(f"Logistic.data must have labels -1 or +1, got {strange[0]:g}")
-    return signs, np.column_stack([matrix, np.ones(len(matrix), dtype)]) * signs[:, None]
+    def stack(self, size: int) -> Stacked:
+        """All nodes' rows side by side; the data itself is shared, not copied."""
+        rows = tuple(self.shard(rank, size)._rows for rank in range(size))
+        return StackedLogistic(signed=self._signed, rows=rows, batch=self._batch, l2=self._l2)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 
@@ -25,7 +26,37 @@ class Workload(Protocol):
         """The part that node ``rank`` of ``size`` trains on, safe to use in a thread of its own."""
 
 
+class Stacked(Protocol):
+    """All shards of a workload side by side: the gradients of all nodes, and of many runs, in one call."""
+
+    def draw(self, rank: int, rng: np.random.Generator, steps: int) -> tuple[NDArray[Any], ...]:
+        """What the next ``steps`` gradients of a node draw, as ``gradient`` of its shard would: arrays of (steps, ...).
+
+        No arrays at all mean that the gradients are exact.
+        """
+
+    def gradient(self, x: Tensor, drawn: tuple[NDArray[Any], ...]) -> Tensor:
+        """At ``x`` (runs, nodes, dim), with what was drawn, (runs, nodes, ...): a new tensor like ``x``.
+
+        NumPy may warn of a diverged ``x``; whoever runs many steps silences it once for all of them.
+        """
+
+
 def tensors_of(workload: Workload, v: Tensor) -> list[Tensor]:
     """The tensors of a workload's model in a vector like it: a workload that knows them has ``tensors(v)``."""
     known = getattr(workload, "tensors", None)
     return [v] if known is None else list(known(v))
+
+
+def stacked(workload: Workload, size: int) -> Stacked | None:
+    """All ``size`` shards of a workload side by side: one that can do this has ``stack(size)``, else None.
+
+    A subclass that changes what a gradient is must say anew how to stack it.
+    """
+    for kind in type(workload).__mro__:
+        if "stack" in vars(kind):
+            together: Stacked | None = workload.stack(size)  # type: ignore[attr-defined]
+            return together
+        if not {"start", "gradient", "shard"}.isdisjoint(vars(kind)):
+            break
+    return None

@@ -52,10 +52,12 @@ def assert_agree(one, other, relative):
 
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_the_hardware_model_does_not_change_the_numbers(name):
-    plain = run(fs.simulate, STRATEGIES[name], unequal_shards())
-    uneven = run(partial(fs.simulate, **HARDWARE), STRATEGIES[name], unequal_shards())
+    plain = run(partial(fs.simulate, engine="events"), STRATEGIES[name], unequal_shards())
+    uneven = run(partial(fs.simulate, engine="events", **HARDWARE), STRATEGIES[name], unequal_shards())
     assert_agree(plain, uneven, 0.0)
     assert uneven.seconds > plain.seconds == 0.0
+    # The engine may follow from the hardware, and another engine rounds in another order.
+    assert_agree(plain, run(fs.simulate, STRATEGIES[name], unequal_shards()), 1e-6)
 
 
 @pytest.mark.parametrize("name", STRATEGIES)

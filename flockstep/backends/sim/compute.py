@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from flockstep import check, units
+from flockstep.node import stream
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,3 +61,15 @@ class Clock:
         if self._pauses and self._rng.random() < self._pauses:
             time += self._pause
         return time
+
+
+def clocks_of(compute: Compute | None, size: int, seed: int) -> list[Clock]:
+    """One for each node."""
+    if compute is not None:
+        compute.check_size(size)
+    return [Clock(compute, rank, stream(seed, rank, "clock")) for rank in range(size)]
+
+
+def starts_of(skew: float, size: int, seed: int) -> list[float]:
+    """When each node starts: somewhere in the first ``skew`` seconds."""
+    return [float(start) for start in skew * stream(seed, 0, "skew").random(size)]

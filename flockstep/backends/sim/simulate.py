@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 
-from flockstep import check, units
-from flockstep.backends.sim.compute import Clock, Compute
-from flockstep.backends.sim.faults import Crash, Fault, Slowdown, named
-from flockstep.backends.sim.losses import Losses
-from flockstep.backends.sim.mail import Mail
-from flockstep.backends.sim.meetings import Meetings
+from flockstep import check
+from flockstep.backends.sim.compute import Compute
+from flockstep.backends.sim.events import by_events
+from flockstep.backends.sim.faults import Fault
+from flockstep.backends.sim.flock import NotRowWise
+from flockstep.backends.sim.job import Job
 from flockstep.backends.sim.network import Network
-from flockstep.backends.sim.outages import Outages
-from flockstep.backends.sim.recorder import Glances, Recorder
-from flockstep.backends.sim.training import TrainingNode
-from flockstep.backends.sim.wires import Wires
-from flockstep.backends.sim.world import World
+from flockstep.backends.sim.stacking import stacked_run
 from flockstep.budget import Budget
-from flockstep.errors import FlockstepError
-from flockstep.node import OptimizerFactory, stream
-from flockstep.strategy import Strategy, describe, is_one_sided
+from flockstep.node import OptimizerFactory
+from flockstep.strategy import Strategy
 from flockstep.trace import Row, Trace
 from flockstep.workloads.workload import Workload
+
+ENGINES = ("auto", "events", "stacked")
 
 
 def simulate(
@@ -43,6 +40,7 @@ def simulate(
     timeout: str | float = 60.0,
     seed: int = 0,
     on_row: Callable[[Row], None] | None = None,
+    engine: str = "auto",
 ) -> Trace:
     """Run a strategy on a workload, or your own function that joins, on virtual nodes. One seed, one outcome.
 
@@ -54,94 +52,96 @@ def simulate(
     (one gradient's time unless given), and what happens at one moment happens in random order: a program that relies on
     luck fails here first. The loss of the average model is recorded every ``record_every`` steps (about 20 times unless
     given); ``on_row`` sees each record as it comes. ``timeout``, in virtual time, is how long an ``ask`` waits.
+
+    Two engines give the same numbers, up to rounding: "events" runs every node as a program of its own; "stacked" runs all of them as
+    one matrix, many times faster, where strategy, workload and optimizer work row by row and nothing but whole rounds
+    costs time. "auto" takes the second where it can; ``trace.engine`` says which it was.
     """
-    check.whole("simulate", "nodes", nodes)
-    each = steps.steps_of_each(nodes) if isinstance(steps, Budget) else check.whole("simulate", "steps", steps)
-    check.whole("simulate", "seed", seed, at_least=0)
-    every = max(1, each // 20) if record_every is None else check.whole("simulate", "record_every", record_every)
-    skew = units.seconds(
-        start_skew if start_skew is not None else compute.step if compute else 0.0, "simulate.start_skew"
+    job = Job(
+        program=program,
+        workload=workload,
+        nodes=nodes,
+        steps=steps,
+        optimizer=optimizer,
+        network=network,
+        compute=compute,
+        faults=faults,
+        start_skew=start_skew,
+        record_every=record_every,
+        timeout=timeout,
     )
-    world = World(size=nodes, steps=steps, every=every, seed=seed)
-    for fault in faults:
-        check.ranks("simulate", "faults", dict.fromkeys(named(fault)), nodes)
-    outages, losses = Outages(faults, nodes), Losses(faults, stream(seed, 0, "loss"))
-    _connect(world, network, units.seconds(timeout, "simulate.timeout"), outages, losses)
-    clocks = _clocks(compute, nodes, seed)
-    starts = (skew * stream(seed, 0, "skew").random(nodes)).tolist()
-    if workload is None and callable(program) and not hasattr(program, "run"):
-        _add_function_nodes(world, program, clocks)
-    else:
-        check.has("simulate", "strategy", program, "run", kind="a strategy such as LocalSGD(period=8)")
-        check.has("simulate", "workload", workload, "start", "gradient", "loss", "shard", kind="a workload")
-        for rank, clock in enumerate(clocks):
-            world.nodes.append(TrainingNode(world, rank, clock, program, workload, optimizer))  # type: ignore[arg-type]
-        # Of the whole problem, whichever shard is asked; but the number of nodes may be part of the problem.
-        kind = Glances if is_one_sided(program) else Recorder
-        world.recorder = kind(world, workload.shard(0, nodes), on_row)  # type: ignore[union-attr]
-    _declare(world, faults, outages)
-    # Each program is begun at its node's own start, so that a run that ends before leaves nothing half begun.
-    for node, start in zip(world.nodes, starts, strict=True):
-        world.kernel.start(world.life(node, start), node, main=True)
-    try:
-        world.kernel.run()
-    except FlockstepError as error:
-        error.trace = _trace(world, describe(program))
-        raise
-    return _trace(world, describe(program))
+    return _run(job, [seed], None if on_row is None else lambda run, row: on_row(row), engine)[0]
 
 
-def _connect(world: World, network: Network | None, timeout: float, outages: Outages, losses: Losses) -> None:
-    world.wires = Wires(world.kernel, network, world.size, outages)
-    world.meetings = Meetings(world.kernel, world.wires, world.size)
-    world.mail = Mail(world.kernel, world.wires, world.nodes, timeout, losses)
+def simulate_seeds(
+    program: Strategy,
+    workload: Workload,
+    *,
+    seeds: Iterable[int],
+    nodes: int,
+    steps: int | Budget = 100,
+    optimizer: OptimizerFactory = partial(torch.optim.SGD, lr=0.1),
+    network: Network | None = None,
+    compute: Compute | None = None,
+    faults: Sequence[Fault] = (),
+    start_skew: str | float | None = None,
+    record_every: int | None = None,
+    timeout: str | float = 60.0,
+    on_row: Callable[[int, Row], None] | None = None,
+    engine: str = "auto",
+) -> list[Trace]:
+    """``simulate`` once for every seed, all at once where the stacked engine can: one trace per seed, in their order.
+
+    The workload is the same in all runs; batches, noise and hardware differ. ``on_row`` is told which run, from 0, a
+    record belongs to. Seeds that do not run stacked run one after another.
+    """
+    job = Job(
+        program=program,
+        workload=workload,
+        nodes=nodes,
+        steps=steps,
+        optimizer=optimizer,
+        network=network,
+        compute=compute,
+        faults=faults,
+        start_skew=start_skew,
+        record_every=record_every,
+        timeout=timeout,
+    )
+    chosen = list(seeds)
+    if not chosen:
+        raise ValueError("simulate_seeds.seeds must name at least one seed, got none")
+    return _run(job, chosen, on_row, engine)
 
 
-def _clocks(compute: Compute | None, size: int, seed: int) -> list[Clock]:
-    if compute is not None:
-        compute.check_size(size)
-    return [Clock(compute, rank, stream(seed, rank, "clock")) for rank in range(size)]
+def _run(job: Job, seeds: Sequence[int], on_row: Callable[[int, Row], None] | None, engine: str) -> list[Trace]:
+    for seed in seeds:
+        check.whole("simulate", "seed", seed, at_least=0)
+    check.one_of("simulate", "engine", engine, ENGINES)
+    told = [0] * len(seeds)
+
+    def tell(run: int, row: Row) -> None:
+        told[run] += 1
+        if on_row is not None:
+            on_row(run, row)
+
+    if engine != "events":
+        try:
+            return stacked_run(job, seeds, tell)
+        except NotRowWise as error:
+            if engine == "stacked":
+                raise ValueError(f"simulate.engine cannot be 'stacked' here: {error}") from None
+    return [by_events(job, seed, _after(told[run], run, on_row)) for run, seed in enumerate(seeds)]
 
 
-def _add_function_nodes(world: World, function: Callable[[], Any], clocks: list[Clock]) -> None:
-    # Only here: strategies on workloads need no greenlets.
-    from flockstep.backends.sim.joined import Fiber, SimJoinedNode, SimPlace
+def _after(told: int, run: int, on_row: Callable[[int, Row], None] | None) -> Callable[[Row], None] | None:
+    """Tells of rows, but not of the first few, which a stacked run that had to be given up has told already."""
+    if on_row is None:
+        return None
+    left = iter(range(told))
 
-    for rank, clock in enumerate(clocks):
-        node = SimJoinedNode(world, rank, clock)
-        node.program = partial(Fiber, function, SimPlace(node, world.seed))
-        world.nodes.append(node)
+    def tell(row: Row) -> None:
+        if next(left, None) is None:
+            on_row(run, row)
 
-
-def _declare(world: World, faults: Sequence[Fault], outages: Outages) -> None:
-    for node, pauses in zip(world.nodes, outages.pauses, strict=True):
-        node.pauses = pauses
-    for fault in faults:
-        if isinstance(fault, Crash):
-            back = None if fault.back_after is None else units.seconds(fault.back_after)
-            if back is not None and world.recorder is None:
-                raise ValueError(
-                    "Crash.back_after needs a strategy on a workload: "
-                    "simulate cannot begin a function of your own anew on one node"
-                )
-            world.kernel.first(units.seconds(fault.at), world.crash, fault.node, back)
-        elif isinstance(fault, Slowdown):
-            world.nodes[fault.node].slowdowns.append(fault)
-
-
-def _trace(world: World, name: str) -> Trace:
-    for node in world.nodes:
-        if node.rank not in world.kernel.returned and node.alive:
-            node.tally.seconds = world.kernel.now
-        if unread := world.mail.unread(node.rank):
-            node.tally.counts["unread messages"] = unread
-    models = {node.rank: node.params for node in world.nodes if node.alive}
-    return Trace(name, _rows(world), [node.tally for node in world.nodes], models, world.results)
-
-
-def _rows(world: World) -> list[Row]:
-    if world.recorder is not None:
-        return world.recorder.rows
-    # A user's own function: what its node 0 logged.
-    first: Any = world.nodes[0]
-    return list(first.rows)
+    return tell

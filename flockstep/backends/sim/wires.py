@@ -77,6 +77,13 @@ class Wires:
             return None
         return self._begin(self._ring, nbytes, stages * self._ring_delay, outages, done)
 
+    def ring_seconds(self, nbytes: float) -> float:
+        """How long a mean takes whose ring has the links to itself: all its stages, and so many bytes of each node."""
+        if self._network is None or self._size == 1:
+            return 0.0
+        rate = min(link.capacity / weight for link, weight in self._ring.items())
+        return 2 * (self._size - 1) * self._ring_delay + nbytes / rate
+
     def all_to_all(self, nbytes: float, done: Callable[[], None]) -> Flow | None:
         """Every node gives so many bytes, divided among all the others, directly."""
         outages = self._outages.anywhere

@@ -20,6 +20,7 @@ class Raw:
 
     name: ClassVar[str] = "Raw"
     unbiased: ClassVar[bool] = True
+    row_wise: ClassVar[bool] = True
 
     def encode(self, v: Tensor, rng: np.random.Generator) -> Message:
         """The bytes of ``v``, copied once."""

@@ -1,0 +1,1 @@
+"""Deep nets under heavy-tailed noise."""
