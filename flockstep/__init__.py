@@ -22,6 +22,7 @@ from flockstep.strategies.choco import Choco
 from flockstep.strategies.cocod import CoCoD, OverlapLocalSGD
 from flockstep.strategies.dataparallel import DataParallel
 from flockstep.strategies.diloco import DiLoCo, EagerDiLoCo
+from flockstep.strategies.dpsgd import DPSGD
 from flockstep.strategies.episode import Episode, EpisodePlus
 from flockstep.strategies.gossip import Gossip
 from flockstep.strategies.gtnsgd import GTNSGDm
@@ -42,6 +43,7 @@ __version__ = "0.1.0"
 __all__ = [
     "ADPSGD",
     "CELGC",
+    "DPSGD",
     "HPSGD",
     "SGP",
     "Average",

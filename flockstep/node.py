@@ -67,6 +67,8 @@ class Node(ABC):
     """Random numbers for the strategy and its codecs; the data has a stream of its own."""
     step_count: int
     """Steps begun so far, skipped ones included."""
+    planned: int | None = None
+    """How many steps it was asked for in all, where anybody knows."""
     kept: dict[str, Tensor]
     """What ``keep`` registered."""
     kept_before: dict[str, Tensor]
@@ -86,6 +88,13 @@ class Node(ABC):
     @abstractmethod
     async def step(self, g: Tensor | None) -> None:
         """The local update: the torch optimizer's step on ``params`` with gradient ``g``; None is a counted skip."""
+
+    async def work(self, threads: int, steps: int) -> int:
+        """Let a crew of ``threads`` take ``steps`` steps each on ``params``, with no lock; how many it took in all.
+
+        Fewer where the run ends, and 0 when it has.
+        """
+        raise NotImplementedError("a loop of your own is one thread: threads=1, or train a workload with a crew")
 
     @abstractmethod
     async def mean(self, v: Tensor, channel: str = "model") -> Tensor:
@@ -223,10 +232,13 @@ def mean_of(vectors: Sequence[Tensor], channel: str, round: int) -> Tensor:
 _PURPOSES = ("data", "codec", "clock", "sampling", "ties", "skew", "loss")
 
 
-def stream(seed: int, rank: int, purpose: str) -> np.random.Generator:
-    """A node's random numbers for one purpose ("data", "codec", "clock" ...), the same on every backend."""
+def stream(seed: int, rank: int, purpose: str, member: int = 0) -> np.random.Generator:
+    """A node's random numbers for one purpose ("data", "codec", "clock" ...), the same on every backend.
+
+    Members of a crew have streams of their own; the first has the node's.
+    """
     # From 1: NumPy takes [seed, rank, 0] and [seed, rank] for the same seed.
-    return np.random.default_rng([seed, rank, 1 + _PURPOSES.index(purpose)])
+    return np.random.default_rng([seed, rank, 1 + _PURPOSES.index(purpose), *[member] * (member > 0)])
 
 
 def torch_modes() -> tuple[bool, bool, bool]:

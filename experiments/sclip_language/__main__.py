@@ -51,14 +51,14 @@ def _sclip(width: float, gain: float) -> fs.SClipEFNetwork:
 
 
 SETTINGS = [
-    *[Setting("SGD", fs.LocalSGD(period=1, average=MIXED), rate) for rate in (0.25, 1.0, 4.0)],
+    *[Setting("SGD", fs.LocalSGD(period=1, average=MIXED), rate) for rate in (0.25, 1.0, 4.0, 16.0)],
     *[
         Setting("clipped SGD", fs.LocalSGD(period=1, clip=fs.ClipNorm(max_norm=norm), average=MIXED), rate)
-        for norm in (0.1, 0.5)
+        for norm in (0.1, 0.5, 2.0)
         for rate in (1.0, 4.0)
     ],
-    *[Setting("GT-NSGDm", fs.GTNSGDm(topology=RING), rate) for rate in (0.03, 0.1, 0.3)],
-    *[Setting("SClip-EF", _sclip(width, gain), 1.0) for width in (1e-3, 1e-2) for gain in (4.0, 32.0, 256.0)],
+    *[Setting("GT-NSGDm", fs.GTNSGDm(topology=RING), rate) for rate in (0.03, 0.1, 0.3, 1.0)],
+    *[Setting("SClip-EF", _sclip(width, gain), 1.0) for width in (1e-3, 1e-2) for gain in (4.0, 32.0, 256.0, 2048.0)],
 ]
 METHODS = list(dict.fromkeys(setting.method for setting in SETTINGS))
 

@@ -21,6 +21,9 @@ STRATEGIES = {
     "DataParallel": fs.DataParallel(average=fs.Coded(codec=fs.Cast(dtype="bf16"))),
     "Episode": fs.Episode(period=4, gamma=0.05),
     "EpisodePlus": fs.EpisodePlus(period=4, gamma=0.05, sampled=2),
+    "SClipEF": fs.SClipEF(),
+    "SClipEFNetwork": fs.SClipEFNetwork(),
+    "GTNSGDm": fs.GTNSGDm(topology=fs.Ring()),
 }
 
 

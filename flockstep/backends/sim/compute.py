@@ -53,6 +53,11 @@ class Clock:
         # exp(spread * z) has mean exp(spread^2 / 2): take it out, so that ``step`` is the mean.
         self._offset = -0.5 * compute.spread**2
 
+    @property
+    def takes_time(self) -> bool:
+        """Whether a gradient is not there at once."""
+        return self._step > 0
+
     def gradient(self) -> float:
         """Seconds the next gradient takes."""
         time = self._step

@@ -38,9 +38,9 @@ class SimNode(Node):
         self.channels = Channels(rank)
         self.world, self._clock = world, clock
 
-    def computing(self) -> Suspend:
+    def computing(self, factor: float = 1.0) -> Suspend:
         """Let the time of one gradient pass."""
-        seconds, now = self._clock.gradient(), self.world.kernel.now
+        seconds, now = factor * self._clock.gradient(), self.world.kernel.now
         for slowdown in self.slowdowns:
             seconds *= slowdown.factor_at(now)
         return Suspend(self.world.computing(after(self.pauses, now, seconds) if self.pauses else now + seconds))

@@ -53,9 +53,9 @@ def simulate(
     luck fails here first. The loss of the average model is recorded every ``record_every`` steps (about 20 times unless
     given); ``on_row`` sees each record as it comes. ``timeout``, in virtual time, is how long an ``ask`` waits.
 
-    Two engines give the same numbers, up to rounding: "events" runs every node as a program of its own; "stacked" runs all of them as
-    one matrix, many times faster, where strategy, workload and optimizer work row by row and nothing but whole rounds
-    costs time. "auto" takes the second where it can; ``trace.engine`` says which it was.
+    Two engines give the same numbers, up to rounding: "events" runs every node as a program of its own; "stacked" runs
+    all of them as one matrix, many times faster, where strategy, workload and optimizer work row by row and nothing but
+    whole rounds costs time. "auto" takes the second where it can; ``trace.engine`` says which it was.
     """
     job = Job(
         program=program,

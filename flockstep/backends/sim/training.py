@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from flockstep.backends.sim.compute import Clock
+from flockstep.backends.sim.crew import Crew
 from flockstep.backends.sim.node import SimNode
 from flockstep.budget import Budget, Ledger
 from flockstep.node import OptimizerFactory, stream
@@ -36,8 +37,12 @@ class TrainingNode(SimNode):
         self.params = self.workload.start()
         self.optimizer = optimizer([self.params])
         self.program = partial(strategy.run, self)
-        self._data = stream(world.seed, rank, "data")
+        self.data = stream(world.seed, rank, "data")
         self._given = strategy, workload, optimizer
+        self._crew: Crew | None = None
+        self.timed = clock.takes_time
+        """Whether gradients take virtual time."""
+        self.planned = world.steps if isinstance(world.steps, int) else None
         self.ledger = (
             Ledger(self, world.steps, together=not is_one_sided(strategy)) if isinstance(world.steps, Budget) else None
         )
@@ -57,9 +62,15 @@ class TrainingNode(SimNode):
         """As the workload knows them."""
         return tensors_of(self.workload, v)
 
+    async def work(self, threads: int, steps: int) -> int:
+        """A crew whose members take turns at awaits."""
+        if self._crew is None:
+            self._crew = Crew(self, threads)
+        return await self._crew.work(steps)
+
     async def gradient(self, x: Tensor) -> Tensor:
         """A gradient of this node's shard, computed now and there when its time has passed."""
-        g = self.workload.gradient(x, self._data)
+        g = self.workload.gradient(x, self.data)
         self.tally.gradients += 1
         await self.computing()
         return g

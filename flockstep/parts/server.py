@@ -1,0 +1,183 @@
+"""A server: one model that workers push changes to, in any order, and read whenever they push.
+
+    fold any M pushes:   v <- v + rate * sum_m (1 + staleness_m)^-damping * change_m;      t <- t + 1
+
+Every push carries the version its worker had read; how many folds came since is its staleness. A worker's reply is held
+until its own push is folded, and while it is more than ``most_ahead`` pushes ahead of the slowest: then the model comes
+as a letter. Pushes are numbered by their worker, so that one whose reply was lost is folded once. A server that was
+started anew, and is behind a worker's version, takes over the model that worker has read.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from flockstep.message import NOTHING, Message
+from flockstep.node import Node
+from flockstep.parts.codecs.codec import Codec
+from flockstep.parts.codecs.raw import Raw
+from flockstep.parts.stamps import stamped, unstamped
+
+PUSH, RESTORE, FAREWELL = "server push", "server restore", "server farewell"
+_HELD, _BEHIND = Message.of_bytes(b"", "held"), Message.of_bytes(b"", "behind")
+HELLO = 0
+"""The number of a push without a change: a worker begins."""
+
+
+def is_held(reply: Message) -> bool:
+    """Whether the model will come as a letter."""
+    return reply.codec == _HELD.codec
+
+
+def is_behind(reply: Message) -> bool:
+    """Whether the server knows less than the worker, and would take over what it has read."""
+    return reply.codec == _BEHIND.codec
+
+
+class Server:
+    """The model's keeper, on one of the nodes. Its handlers and its node's own pushes never run at once."""
+
+    def __init__(
+        self,
+        node: Node,
+        model: Tensor,
+        codec: Codec,
+        *,
+        fold: int,
+        rate: float,
+        damping: float,
+        most_ahead: int | None,
+        trains: bool,
+    ) -> None:
+        self.model, self._node, self._codec = model, node, codec
+        self._shown: Tensor | None = None
+        self._fold, self._rate, self._damping, self._most_ahead = fold, rate, damping, most_ahead
+        self._version = node.keep("server version", torch.zeros(1, dtype=torch.int64))
+        self._changes: list[tuple[Tensor, int]] = []
+        self._numbers: dict[int, int] = {}
+        # Those who have not begun yet are waited for as well.
+        self._pushes = {rank: 0 for rank in range(node.size) if trains or rank != node.rank}
+        self._folding: set[int] = set()
+        self._waiting: set[int] = set()
+        self._gone: set[int] = set()
+        node.answer(PUSH, self._answer)
+        node.answer(RESTORE, self._restore)
+        node.answer(FAREWELL, self._farewell)
+
+    @property
+    def version(self) -> int:
+        """How many folds there were."""
+        return int(self._version)
+
+    def push_own(self, x: Tensor, change: Tensor, version: int) -> Tensor:
+        """The server's own node pushes, and is never held: it can read the model whenever it likes."""
+        with self._node.undisturbed():
+            alone = version == self.version and self._fold == 1 and self._rate == 1
+            self._take(self._node.rank, change, version)
+            self._settle()
+            if alone:
+                # Nobody else has moved the model: the sum is x itself, and what adding a difference rounds is not lost.
+                self.model.copy_(x)
+            self._waiting.discard(self._node.rank)
+            return self.model.clone()
+
+    def farewell_own(self, x: Tensor) -> None:
+        """The server's own node has taken its last step: from now on ``x`` shows the model."""
+        with self._node.undisturbed():
+            self._leave(self._node.rank)
+            self._shown = x
+            self._show()
+
+    # Handlers -----------------------------------------------------------------------------------------------------
+
+    def _answer(self, peer: int, message: Message) -> Message:
+        version, number, inner = unstamped(message)
+        if number == HELLO:
+            self._begin(peer)
+        elif version > self.version:
+            return _BEHIND
+        elif number > self._numbers.get(peer, HELLO):
+            self._numbers[peer] = number
+            self._take(peer, self._codec.decode(inner, self.model), version)
+            self._settle(but=peer)
+        if peer in self._waiting:
+            return _HELD
+        return self._reply(peer)
+
+    def _restore(self, peer: int, message: Message) -> Message:
+        version, _, inner = unstamped(message)
+        if version > self.version:
+            self.model.copy_(Raw().decode(inner, self.model))
+            self._version.fill_(version)
+            self._node.count("server restored")
+            self._show()
+        return NOTHING
+
+    def _farewell(self, peer: int, message: Message) -> Message:
+        self._leave(peer)
+        return NOTHING
+
+    # ----------------------------------------------------------------------------------------------------------------
+
+    def _begin(self, peer: int) -> None:
+        """A worker is new, or began anew: it starts where the slowest is."""
+        self._gone.discard(peer)
+        self._waiting.discard(peer)
+        self._numbers[peer] = HELLO
+        self._pushes[peer] = min((self._pushes[other] for other in self._workers() - {peer}), default=0)
+
+    def _leave(self, peer: int) -> None:
+        self._gone.add(peer)
+        self._waiting.discard(peer)
+        self._settle()
+
+    def _workers(self) -> set[int]:
+        """Those who push and are still at it, as far as anybody knows."""
+        living = {*self._node.peers(), self._node.rank}
+        return {rank for rank in self._pushes if rank in living and rank not in self._gone}
+
+    def _take(self, peer: int, change: Tensor, version: int) -> None:
+        self._changes.append((change, version))
+        self._pushes[peer] = self._pushes.get(peer, 0) + 1
+        self._folding.add(peer)
+        self._waiting.add(peer)
+
+    def _settle(self, but: int | None = None) -> None:
+        """Fold if it is time to, and let go whoever need not wait any more."""
+        workers = self._workers()
+        if len(self._changes) >= self._fold or (self._changes and workers <= self._folding):
+            self._fold_all()
+        slowest = min((self._pushes[rank] for rank in workers), default=0)
+        for peer in sorted(self._waiting - self._folding):
+            if self._most_ahead is None or self._pushes[peer] - slowest <= self._most_ahead:
+                self._waiting.discard(peer)
+                if peer not in (but, self._node.rank):
+                    self._node.send(peer, self._reply(peer))
+
+    def _fold_all(self) -> None:
+        for change, version in self._changes:
+            staleness = max(0, self.version - version)
+            self._node.count(f"staleness {_bucket(staleness)}")
+            self.model.add_(change, alpha=self._rate * (1 + staleness) ** -self._damping)
+        self._version += 1
+        self._changes.clear()
+        self._folding.clear()
+        self._show()
+
+    def _show(self) -> None:
+        if self._shown is not None:
+            self._shown.copy_(self.model)
+
+    def _reply(self, peer: int) -> Message:
+        return stamped(Raw().encode(self.model, self._node.rng), self.version, self._numbers.get(peer, HELLO))
+
+
+def _bucket(staleness: int) -> str:
+    """0, 1, 2-3, 4-7, ...: a histogram that stays short."""
+    if staleness < 2:
+        return str(staleness)
+    low = 2 ** int(math.log2(staleness))
+    return f"{low}-{2 * low - 1}"

@@ -1,0 +1,336 @@
+"""DPSGD: against NumPy, in its degenerate cases, losing nothing, and through the deaths of workers and server."""
+
+from collections import Counter
+from dataclasses import dataclass
+from functools import partial
+
+import dpsgd_oracles as oracles
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import flockstep as fs
+from flockstep.backends.sim.compute import Clock
+from flockstep.node import stream
+from flockstep.testing import check_strategy
+from flockstep.workloads.convex import Quadratics
+
+# Runs here are short, which the theory does not cover.
+pytestmark = pytest.mark.filterwarnings("ignore:DPSGD's analysis")
+SEED, STEPS, DIM, ETA = 3, 29, 6, 0.05
+PROBLEM = Quadratics(dim=DIM, noise=1.0, dtype=torch.float64)
+SGD = partial(torch.optim.SGD, lr=ETA)
+# No two of these have a common multiple within reach.
+SPEEDS = [1.0, 1.3719, 0.8831, 2.1137]
+
+
+def run(strategy, size, **options):
+    return fs.simulate(strategy, PROBLEM, nodes=size, steps=STEPS, optimizer=SGD, seed=SEED, **options)
+
+
+def gradients(size):
+    shards = [PROBLEM.shard(rank, size) for rank in range(size)]
+    streams = [stream(SEED, rank, "data") for rank in range(size)]
+    return lambda rank, x: shards[rank].gradient(torch.from_numpy(x.copy()), streams[rank]).numpy()
+
+
+# Oracles --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+@pytest.mark.parametrize(
+    ("local_steps", "fold", "rate"), [(1, 1, 1.0), (4, 1, 1.0), (7, 1, 0.5), (1, 2, 1.0), (3, 2, 0.5), (29, 1, 1.0)]
+)
+def test_a_server_and_workers_of_known_speeds(workers, local_steps, fold, rate):
+    speeds = SPEEDS[:workers]
+    strategy = fs.DPSGD(local_steps=local_steps, fold=fold, server_lr=rate, server_trains=False)
+    compute = fs.Compute(step=1.0, stragglers={rank + 1: speed for rank, speed in enumerate(speeds)})
+    trace = run(strategy, workers + 1, compute=compute, start_skew=0.0)
+    v, late = oracles.with_a_server(
+        np.zeros(DIM),
+        gradients(workers + 1),
+        speeds,
+        STEPS,
+        local_steps=local_steps,
+        fold=fold,
+        eta=ETA,
+        rate=rate,
+    )
+    np.testing.assert_allclose(trace.models[0].numpy(), v, rtol=1e-12, atol=1e-14)
+    buckets = Counter(
+        str(s) if s < 2 else next(f"{b}-{2 * b - 1}" for b in (2, 4, 8, 16, 32) if s < 2 * b) for s in late
+    )
+    assert {k.removeprefix("staleness "): n for k, n in trace.nodes[0].counts.items() if "staleness" in k} == buckets
+
+
+@pytest.mark.parametrize("threads", [2, 3])
+@pytest.mark.parametrize("local_steps", [1, 4, 7])
+def test_hogwild_on_one_node(threads, local_steps):
+    compute = fs.Compute(step=1.0, spread=0.4)
+    trace = run(fs.DPSGD(threads=threads, local_steps=local_steps), 1, compute=compute, start_skew=0.0)
+    clock = Clock(compute, 0, stream(SEED, 0, "clock"))
+    jitter = [stream(SEED, 0, "clock", 1 + member) for member in range(threads)]
+    streams = [stream(SEED, 0, "data", member) for member in range(threads)]
+    shard = PROBLEM.shard(0, 1)
+    x = oracles.hogwild(
+        np.zeros(DIM),
+        lambda member, x: shard.gradient(torch.from_numpy(x.copy()), streams[member]).numpy(),
+        lambda member: (1 + 1e-6 * jitter[member].random()) * clock.gradient(),
+        STEPS,
+        threads=threads,
+        local_steps=local_steps,
+        eta=ETA,
+    )
+    np.testing.assert_allclose(trace.models[0].numpy(), x, rtol=1e-11, atol=1e-13)
+    assert trace.nodes[0].counts["stale writes"] > 0
+    assert "lost writes" not in trace.nodes[0].counts
+
+
+# Degenerate cases -----------------------------------------------------------------------------------------------------
+
+
+def test_one_of_everything_is_serial_sgd_bit_for_bit():
+    assert torch.equal(run(fs.DPSGD(), 1).models[0], run(fs.DataParallel(), 1, engine="events").models[0])
+
+
+def test_one_of_everything_with_a_server_apart_is_serial_sgd():
+    # Numbers whose sums and differences are exact: then bit for bit, too.
+    trace = fs.simulate(fs.DPSGD(server_trains=False), Count(), nodes=2, steps=9, optimizer=ONE)
+    assert trace.models[0].tolist() == trace.models[1].tolist() == [-18.0] * 4
+
+
+@pytest.mark.parametrize("workers", [1, 2, 5])
+@pytest.mark.parametrize("local_steps", [1, 4])
+def test_all_in_step_is_local_sgd_with_a_sum(workers, local_steps):
+    strategy = fs.DPSGD(local_steps=local_steps, fold=workers, server_trains=False)
+    trace = run(strategy, workers + 1)
+    at, v = gradients(workers + 1), np.zeros(DIM)
+    for begin in range(0, STEPS, local_steps):
+        changes = []
+        for rank in range(1, workers + 1):
+            u = v.copy()
+            for _ in range(min(local_steps, STEPS - begin)):
+                u = u - ETA * at(rank, u)
+            changes.append(u - v)
+        v = v + sum(changes)
+    np.testing.assert_allclose(trace.models[0].numpy(), v, rtol=1e-11, atol=1e-13)
+
+
+# Nothing is lost ------------------------------------------------------------------------------------------------------
+
+ONE = partial(torch.optim.SGD, lr=1.0)
+
+
+@dataclass(frozen=True)
+class Count:
+    """Gradients of whole numbers, another one for each node: what all have moved together is known to the bit."""
+
+    rank: int = 0
+
+    def start(self):
+        return torch.zeros(4, dtype=torch.float64)
+
+    def gradient(self, x, rng):
+        return torch.full((4,), float(self.rank + 1), dtype=torch.float64)
+
+    def loss(self, x):
+        return float(x.sum())
+
+    def shard(self, rank, size):
+        return Count(rank)
+
+
+def moved(size, steps, *, server_trains=True):
+    return -float(steps * sum(rank + 1 for rank in range(0 if server_trains else 1, size)))
+
+
+UNEVEN = {
+    "network": fs.Network(bandwidth="100 kbit/s", latency="3 ms"),
+    "compute": fs.Compute(step="10 ms", spread=0.5, stragglers={0: 3.0}),
+}
+
+
+@pytest.mark.parametrize("hardware", [{}, UNEVEN], ids=["instant", "uneven"])
+@pytest.mark.parametrize("size", [1, 2, 5])
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("ahead", [0, 3, 100])
+def test_every_step_enters_once(threads, size, ahead, hardware):
+    strategy = fs.DPSGD(threads=threads, local_steps=2, ahead=ahead)
+    trace = fs.simulate(strategy, Count(), nodes=size, steps=31, optimizer=ONE, **hardware)
+    assert trace.models[0].tolist() == [moved(size, 31)] * 4
+    assert [node.gradients for node in trace.nodes] == [31] * size
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        fs.DPSGD(fold=2),
+        fs.DPSGD(fold=7, local_steps=3),
+        fs.DPSGD(fold=2, ahead=5),
+        fs.DPSGD(max_staleness=0),
+        fs.DPSGD(max_staleness=2, local_steps=3, ahead=4),
+        fs.DPSGD(max_staleness=1, fold=3),
+        fs.DPSGD(codec=fs.TopK(fraction=0.5)),
+        fs.DPSGD(codec=fs.Stochastic(bits=4), ahead=2),
+        fs.DPSGD(server=1),
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("server_trains", [True, False])
+def test_nor_do_folds_gates_or_codecs_lose_one(strategy, server_trains):
+    strategy = fs.DPSGD(**{**vars(strategy), "server_trains": server_trains})
+    trace = fs.simulate(strategy, Count(), nodes=4, steps=31, optimizer=ONE, **UNEVEN)
+    total = sum(31 * (rank + 1) for rank in range(4) if server_trains or rank != strategy.server)
+    # What a codec has left out so far is still in the workers' own models.
+    left = sum(
+        (trace.models[rank] - trace.models[strategy.server]) * isinstance(strategy.codec, fs.TopK | fs.Stochastic)
+        for rank in range(4)
+    )
+    drift = left if isinstance(left, torch.Tensor) else torch.zeros(4, dtype=torch.float64)
+    if isinstance(strategy.codec, fs.Raw):
+        assert (trace.models[strategy.server] + total).tolist() == [0.0] * 4
+    else:
+        assert float((trace.models[strategy.server] + total).abs().max()) <= 0.05 * total + float(drift.abs().max())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("on", ["threads", "processes"])
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_nothing_is_lost_on_real_nodes(size, on):
+    strategy = fs.DPSGD(local_steps=2, ahead=3)
+    trace = fs.launch(strategy, Count(), nodes=size, steps=31, optimizer=ONE, timeout=60, on=on)
+    assert trace.models[0].tolist() == [moved(size, 31)] * 4
+    pushes = sum(n for name, n in trace.nodes[0].counts.items() if "staleness" in name)
+    assert pushes == sum(node.counts["exchanges"] for node in trace.nodes)
+
+
+# Waiting --------------------------------------------------------------------------------------------------------------
+
+
+def test_the_gate_holds_who_is_too_far_ahead():
+    straggler = {"compute": fs.Compute(step="10 ms", stragglers={2: 10.0}), "start_skew": 0.0}
+    free = run(fs.DPSGD(server_trains=False), 4, **straggler)
+    gated = run(fs.DPSGD(server_trains=False, max_staleness=2), 4, **straggler)
+    ends = [[node.seconds for node in trace.nodes] for trace in (free, gated)]
+    assert ends[0][1] < 0.2 * ends[0][2]
+    # Two pushes ahead of one that takes ten times as long.
+    assert ends[1][1] > 0.85 * ends[1][2]
+
+
+def test_a_slow_worker_leaves_the_others_alone():
+    hardware = {"network": fs.Network(bandwidth="100 Mbit/s", latency="1 ms"), "start_skew": 0.0}
+    strategy = fs.DPSGD(local_steps=4, server_trains=False)
+    alike = run(strategy, 5, compute=fs.Compute(step="50 ms"), **hardware)
+    uneven = run(strategy, 5, compute=fs.Compute(step="50 ms", stragglers={4: 4.0}), **hardware)
+    for rank in (1, 2, 3):
+        assert uneven.nodes[rank].seconds == pytest.approx(alike.nodes[rank].seconds, rel=0.02)
+
+
+def test_damping_makes_the_stale_count_less():
+    options = {"compute": fs.Compute(step=1.0, stragglers={1: 1.0, 2: 7.3}), "start_skew": 0.0}
+    plain, damped = (
+        fs.simulate(fs.DPSGD(server_trains=False, damping=damping), Count(), nodes=3, steps=5, optimizer=ONE, **options)
+        for damping in (0.0, 1.0)
+    )
+    assert plain.models[0].tolist() == [-25.0] * 4
+    # Node 2 is late once, by node 1's five folds: its first push of 3 counts a sixth.
+    assert damped.models[0].tolist() == pytest.approx([-(5 * 2 + 4 * 3 + 3 / 6)] * 4)
+
+
+# Deaths ---------------------------------------------------------------------------------------------------------------
+
+DEATHS = {"network": fs.Network(bandwidth="10 Mbit/s", latency="1 ms"), "compute": fs.Compute(step="10 ms", spread=0.2)}
+
+
+def test_a_dead_worker_is_forgotten():
+    trace = run(fs.DPSGD(max_staleness=3), 4, faults=[fs.Crash(node=2, at="100 ms")], timeout="50 ms", **DEATHS)
+    assert [trace.nodes[rank].steps for rank in (0, 1, 3)] == [STEPS] * 3
+
+
+def test_one_that_comes_back_reads_the_model_and_starts():
+    crash = fs.Crash(node=2, at="100 ms", back_after="50 ms")
+    trace = run(fs.DPSGD(), 4, faults=[crash], timeout="50 ms", **DEATHS)
+    assert trace.nodes[2].counts["restarts"] == 1
+    assert trace.loss < trace.rows[0].loss
+
+
+def test_a_server_that_comes_back_takes_over_the_newest_model_a_worker_has():
+    crash = fs.Crash(node=0, at="150 ms", back_after="60 ms")
+    options = {"timeout": "50 ms", "optimizer": partial(torch.optim.SGD, lr=0.02), **DEATHS}
+    strategy = fs.DPSGD(server_trains=False)
+    calm, struck = (
+        fs.simulate(strategy, PROBLEM, nodes=4, steps=150, seed=SEED, faults=faults, **options)
+        for faults in ([], [crash])
+    )
+    assert struck.nodes[0].counts["server restored"] >= 1
+    assert sum(node.counts.get("server lost", 0) for node in struck.nodes[1:]) > 0
+    assert [node.steps for node in struck.nodes[1:]] == [150] * 3
+    assert struck.loss == pytest.approx(calm.loss, rel=0.2)
+
+
+def test_without_a_server_patience_ends():
+    crash = fs.Crash(node=0, at="100 ms")
+    with pytest.raises(fs.LostPeer, match="lost the server, node 0, for more than 10 steps"):
+        run(fs.DPSGD(server_trains=False, patience=10), 3, faults=[crash], timeout="50 ms", **DEATHS)
+
+
+# In every place -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("strategy", [fs.DPSGD(), fs.DPSGD(local_steps=3, ahead=4), fs.DPSGD(fold=2)], ids=repr)
+def test_the_laws(strategy):
+    check_strategy(strategy)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_in_a_loop_of_ones_own(size):
+    def train():
+        torch.manual_seed(0)
+        model = nn.Linear(3, 2)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        with fs.join(model, optimizer, fs.DPSGD(local_steps=2, ahead=2)) as node:
+            x = torch.randn(32, 3, generator=torch.Generator().manual_seed(node.rank))
+            for _ in range(20):
+                optimizer.zero_grad()
+                loss = (model(x) - x[:, :2]).square().mean()
+                loss.backward()
+                optimizer.step()
+        return float(loss.detach())
+
+    assert all(loss < 1.0 for loss in fs.launch(train, nodes=size, on="threads", timeout=60).results.values())
+    assert all(loss < 1.0 for loss in fs.simulate(train, nodes=size).results.values())
+
+
+def test_a_crew_needs_a_workload():
+    def train():
+        model = nn.Linear(3, 2)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        with fs.join(model, optimizer, fs.DPSGD(threads=2)):
+            model(torch.ones(1, 3)).sum().backward()
+            optimizer.step()
+
+    with pytest.raises(fs.NodeFailed, match="a loop of your own is one thread"):
+        fs.simulate(train, nodes=2)
+
+
+def test_more_than_the_theory_covers_is_said_once():
+    with pytest.warns(UserWarning, match="at most 2 threads and 5 workers for 29 steps in all; here are 3 and 1"):
+        run(fs.DPSGD(threads=3), 1)
+    with pytest.warns(UserWarning, match="here are 1 and 8"):
+        fs.simulate(fs.DPSGD(), PROBLEM, nodes=8, steps=1)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: fs.DPSGD(threads=0), "DPSGD.threads must be at least 1"),
+        (lambda: fs.DPSGD(ahead=-1), "DPSGD.ahead must be at least 0"),
+        (lambda: fs.DPSGD(server_lr=0), "DPSGD.server_lr must be positive"),
+        (lambda: fs.DPSGD(codec=3), "DPSGD.codec"),
+        (lambda: run(fs.DPSGD(server=4), 2), "DPSGD.server must be one of the 2 nodes, got 4"),
+    ],
+)
+def test_bad_arguments_are_named(make, message):
+    with pytest.raises((ValueError, TypeError, fs.NodeFailed), match=message):
+        make()
