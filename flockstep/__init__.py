@@ -36,6 +36,7 @@ from flockstep.strategies.swarm import Swarm, SwarmPairs, SwarmPull
 from flockstep.strategy import Average, Clip, Strategy
 from flockstep.tails import TailIndex, gradient_samples, tail_index
 from flockstep.trace import NodeReport, Row, Trace
+from flockstep.train import train
 from flockstep.workloads.workload import Workload
 
 __version__ = "0.1.0"
@@ -127,4 +128,5 @@ __all__ = [
     "simulate_seeds",
     "size",
     "tail_index",
+    "train",
 ]

@@ -69,6 +69,8 @@ class Node(ABC):
     """Steps begun so far, skipped ones included."""
     planned: int | None = None
     """How many steps it was asked for in all, where anybody knows."""
+    own_loop = False
+    """Whether gradients and steps are those of a loop of the user's own."""
     kept: dict[str, Tensor]
     """What ``keep`` registered."""
     kept_before: dict[str, Tensor]

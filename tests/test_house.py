@@ -33,6 +33,7 @@ MAY_IMPORT = {
     "backends.sim": RUN | {"backends.sim"},
     "backends.real": RUN | {"backends.real"},
     "join": None,
+    "train": None,
     "testing": ROOTS | {"node", "strategy", "flock", "trace", "parts", "workloads", "backends.sim", "testing"},
     "cli": None,
     "": None,

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 import flockstep as fs
-from benchmarks.report import Progress, arguments, finish
+from benchmarks.report import Progress, arguments, finish, keep
 from experiments.sclip_language.picture import draw
 from flockstep.strategy import Strategy, describe
 from flockstep.workloads.language import CharLSTM
@@ -115,6 +115,12 @@ def row(setting: Setting, runs: list[Run]) -> dict[str, Any]:
     }
 
 
+def points(run: Run) -> list[dict[str, Any]]:
+    """A run's curve as it is kept."""
+    told = {"method": run.setting.method, "noise": run.noisy, "seed": run.seed}
+    return [{**told, "step": step, "validation loss": round(loss, 4)} for step, loss in run.curve]
+
+
 def main() -> None:
     """Choose a setting for each method, then run it on all seeds."""
     parser = arguments(NAME, __doc__ or "")
@@ -146,6 +152,7 @@ def main() -> None:
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
         draw(runs, folder / "sclip_language.png", begin)
+        keep(f"{NAME}_curves", [point for each in runs.values() for run in each for point in points(run)], folder)
     finish(
         NAME,
         rows,

@@ -32,7 +32,7 @@ def draw(runs: Mapping[str, Sequence[Run]], path: Path, start: float) -> None:
         panel.set_title("Student-t(1.5) noise on every coordinate" if noisy else "no noise", fontsize=10)
         panel.set_xlabel("steps per node")
         panel.grid(alpha=0.3)
-    panels[0].set_ylim(top=start + 0.5)
+    panels[0].set_ylim(1.5, start + 0.5)
     panels[0].set_ylabel("validation loss, nats per character")
     panels[0].legend(fontsize=8)
     figure.savefig(path, dpi=130)

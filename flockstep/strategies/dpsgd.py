@@ -25,6 +25,7 @@ Keeps   the model as it was read, and its version; at the server the model and i
 from __future__ import annotations
 
 import warnings
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -76,6 +77,8 @@ class DPSGD:
         """Serve, or train and push, or both."""
         if self.server >= node.size:
             raise ValueError(f"DPSGD.server must be one of the {node.size} nodes, got {self.server}")
+        if node.own_loop and not self.server_trains:
+            raise ValueError("DPSGD.server_trains must be True in a loop of your own: there every node takes steps")
         x, server = node.params, None
         if node.rank == self.server:
             self._warn_beyond_the_theory(node)
@@ -126,7 +129,7 @@ class _Worker:
         self._settings, self._node, self._server, self._x = settings, node, server, node.params
         self._given = node.keep("given", node.params.clone())
         self._version = node.keep("given version", torch.zeros(1, dtype=torch.int64))
-        self._number = HELLO
+        self._number, self._greeted = HELLO, False
         self._due = settings.threads * settings.local_steps
         self._unsent = self._alone = 0
         self._push: tuple[Message, Tensor] | None = None
@@ -134,12 +137,17 @@ class _Worker:
         self._pending: Pending[Message | None] | None = None
 
     async def begin(self) -> None:
-        """Read the model; what a resumed worker had not pushed yet stays in its own."""
+        """Read the model; what was not pushed yet, by a resumed worker or before the server was there, stays."""
         if self._server is not None:
             fresh, version = self._server.model.clone(), self._server.version
         else:
-            version, _, inner = unstamped(await self._say(PUSH, stamped(NOTHING, 0, HELLO)))
+            try:
+                version, _, inner = unstamped(await self._say(PUSH, stamped(NOTHING, 0, HELLO)))
+            except LostPeer:
+                self._miss_the_server()
+                return
             fresh = Raw().decode(inner, self._given)
+        self._greeted = True
         self._x.add_(fresh - self._given)
         self._given.copy_(fresh)
         self._version.fill_(version)
@@ -164,7 +172,8 @@ class _Worker:
         if self._server is not None:
             self._server.farewell_own(self._x)
         else:
-            await self._say(FAREWELL, NOTHING)
+            with suppress(LostPeer):
+                await self._say(FAREWELL, NOTHING)
 
     async def _exchange(self, *, wait: bool) -> None:
         """Push all that is new, or once more what had no reply."""
@@ -173,6 +182,10 @@ class _Worker:
             fresh = self._server.push_own(self._x, change, int(self._version))
             self._unsent = 0
             self._take(fresh, change, self._server.version)
+            return
+        if not self._greeted:
+            await self.begin()
+        if not self._greeted:
             return
         if self._push is None:
             message = self._settings.codec.encode(self._x - self._given, self._node.rng)

@@ -36,6 +36,7 @@ class JoinedNode(Node):
     rows: list[Row]
     """What ``log`` recorded."""
     _meetings = 0
+    own_loop = True
     one_sided = False
     """Whether this node's run goes on without those who are lost, and takes in those who come late."""
     also: tuple[Any, ...] = ()

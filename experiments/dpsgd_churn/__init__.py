@@ -1,0 +1,1 @@
+"""DPSGD through the deaths of a worker and of the server."""

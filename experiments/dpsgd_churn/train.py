@@ -1,0 +1,93 @@
+"""One node: a character LSTM in a plain loop, until all nodes together have spent the budget.
+
+    python -m experiments.dpsgd_churn.train --budget 2000 --seed 0
+
+Says how far all are as it goes; node 0 ends with one line of JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import warnings
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+import flockstep as fs
+from flockstep.workloads.datasets import shakespeare
+
+BATCH, LENGTH, HIDDEN, RATE = 8, 32, 128, 0.5
+# Until it is back, a server may be away for as long as it takes to start Python.
+STRATEGY = fs.DPSGD(local_steps=4, ahead=16, patience=100_000)
+
+
+class CharModel(nn.Module):
+    """Embedding, LSTM, and logits of the next character."""
+
+    def __init__(self, characters: int) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(characters, 32)
+        self.lstm = nn.LSTM(32, HIDDEN, batch_first=True)
+        self.logits = nn.Linear(HIDDEN, characters)
+
+    def forward(self, text: Tensor) -> Tensor:
+        """Logits for the character after each of ``text`` (batch, time)."""
+        logits: Tensor = self.logits(self.lstm(self.embed(text))[0])
+        return logits
+
+
+class Windows:
+    """Random windows of a text, for ever."""
+
+    def __init__(self, text: Tensor, seed: int, rank: int) -> None:
+        self._text, self._rng = text, np.random.default_rng((seed, rank))
+
+    def __iter__(self) -> Iterator[Tensor]:
+        while True:
+            starts = self._rng.integers(len(self._text) - LENGTH, size=BATCH)
+            yield self._text[torch.from_numpy(starts[:, None] + np.arange(LENGTH + 1))]
+
+
+def loss_of(model: nn.Module, windows: Tensor) -> Tensor:
+    """Mean cross-entropy per character, in nats."""
+    return cross_entropy(model(windows[:, :-1]).flatten(0, 1), windows[:, 1:].flatten())
+
+
+def main() -> None:
+    """Train until the budget is spent."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--budget", type=int, required=True, help="steps of all nodes together")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    # Nobody else is in the laboratory's network.
+    warnings.filterwarnings("ignore", message="the mailbox listens on")
+    torch.set_num_threads(1)
+    torch.manual_seed(options.seed)
+    characters, numbers = np.unique(np.array(list(shakespeare())), return_inverse=True)
+    text = torch.from_numpy(numbers)
+    train, validation = text[: len(text) * 9 // 10], text[len(text) * 9 // 10 :]
+    model = CharModel(len(characters))
+    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+    with fs.join(model, optimizer, STRATEGY, budget=fs.Budget(steps=options.budget)) as node:
+        for windows in node.batches(Windows(train, options.seed, node.rank)):
+            optimizer.zero_grad()
+            loss_of(model, windows).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            print(f"progress {node.progress:.3f}", flush=True)
+        node.meet()
+        average = node.average_model() if node.rank == 0 else model
+        report = node.report()
+    if node.rank == 0:
+        starts = np.linspace(0, len(validation) - LENGTH - 2, 256).astype(int)
+        unseen = validation[torch.from_numpy(starts[:, None] + np.arange(LENGTH + 1))]
+        with torch.no_grad():
+            loss = float(loss_of(average, unseen))
+        print(json.dumps({"loss": loss, "counts": report.counts, "steps": report.steps}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

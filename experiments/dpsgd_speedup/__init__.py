@@ -1,0 +1,1 @@
+"""Speed-up of DPSGD in cores and machines."""
