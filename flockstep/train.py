@@ -54,6 +54,6 @@ def train(
         seed=seed,
         on_row=on_row,
     )
-    server = getattr(strategy, "server", None)
+    server: int = getattr(strategy, "server", -1)
     workload.fill(model, trace.models.get(server, trace.model))
     return trace

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -25,6 +26,7 @@ class Flock:
         self._folder, self._words = folder, ["--budget", str(budget), "--seed", str(seed)]
         self._lab = Lab(nodes=NODES, rate=rate)
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._waiting: dict[int, subprocess.Popen[bytes]] = {}
         self._said: dict[int, list[str]] = {}
         self._changed = threading.Condition()
 
@@ -32,7 +34,7 @@ class Flock:
         self._lab.__enter__()
         founders = {"WORLD_SIZE": str(NODES), "FLOCKSTEP_STORE": str(self._folder / "store")}
         for rank in range(NODES):
-            self._start(rank, founders)
+            self._enrol(rank, self._begin(rank, founders))
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -51,10 +53,20 @@ class Flock:
         self._processes[rank].kill()
         self._processes[rank].wait()
 
-    def restart(self, rank: int, contact: int) -> None:
-        """The same node again, which knows nothing but the address of another."""
+    def prepare(self, rank: int, contact: int) -> None:
+        """The same node again, which will know nothing but the address of another; it imports torch, and waits.
+
+        Starting Python and torch takes as long here as a good part of a run.
+        """
+        pipe = self._folder / f"again-{rank}"
+        os.mkfifo(pipe)
         address = f"{self._lab.nodes[contact].address}:{_PORT}"
-        self._start(rank, {"FLOCKSTEP_JOIN": address})
+        self._waiting[rank] = self._begin(rank, {"FLOCKSTEP_JOIN": address}, "--after", str(pipe))
+
+    def restart(self, rank: int) -> None:
+        """Its moment has come."""
+        self._enrol(rank, self._waiting.pop(rank))
+        (self._folder / f"again-{rank}").write_bytes(b"now")
 
     def finish(self) -> dict[str, Any]:
         """What node 0 says in the end."""
@@ -66,7 +78,7 @@ class Flock:
         told: dict[str, Any] = json.loads(self._said[0][-1])
         return told
 
-    def _start(self, rank: int, environment: dict[str, str]) -> None:
+    def _begin(self, rank: int, environment: dict[str, str], *words: str) -> subprocess.Popen[bytes]:
         node = self._lab.nodes[rank]
         place = {
             "RANK": str(rank),
@@ -77,8 +89,10 @@ class Flock:
             "FLOCKSTEP_TIMEOUT": "10 s",
         }
         with (self._folder / f"errors-{rank}").open("ab") as errors:
-            command = [sys.executable, "-u", "-m", "experiments.dpsgd_churn.train", *self._words]
-            process = node.start(command, {**environment, **place}, stdout=subprocess.PIPE, stderr=errors)
+            command = [sys.executable, "-u", "-m", "experiments.dpsgd_churn.train", *self._words, *words]
+            return node.start(command, {**environment, **place}, stdout=subprocess.PIPE, stderr=errors)
+
+    def _enrol(self, rank: int, process: subprocess.Popen[bytes]) -> None:
         self._processes[rank], self._said[rank] = process, []
         threading.Thread(target=self._listen, args=(rank, process), daemon=True).start()
 

@@ -196,6 +196,18 @@ def test_nor_do_folds_gates_or_codecs_lose_one(strategy, server_trains):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("on", ["threads", "processes"])
+@pytest.mark.parametrize(("threads", "size"), [(2, 1), (2, 2), (3, 2)])
+def test_a_crew_of_real_nodes_takes_all_its_steps(threads, size, on):
+    # Cores that write one number at once may lose a write, and each of these writes all four: so no equality here.
+    # Where they write different numbers nothing is lost: see the tests of the crew itself.
+    strategy = fs.DPSGD(threads=threads, local_steps=2)
+    trace = fs.launch(strategy, Count(), nodes=size, steps=31, optimizer=ONE, timeout=60, on=on)
+    assert [(node.steps, node.gradients) for node in trace.nodes] == [(31, 31)] * size
+    assert all(moved(size, 31) <= number < 0 for number in trace.models[0].tolist())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("on", ["threads", "processes"])
 @pytest.mark.parametrize("size", [1, 2, 5])
 def test_nothing_is_lost_on_real_nodes(size, on):
     strategy = fs.DPSGD(local_steps=2, ahead=3)
@@ -334,3 +346,45 @@ def test_more_than_the_theory_covers_is_said_once():
 def test_bad_arguments_are_named(make, message):
     with pytest.raises((ValueError, TypeError, fs.NodeFailed), match=message):
         make()
+
+
+# Checkpoints ----------------------------------------------------------------------------------------------------------
+
+
+def resumable(folder, stop_at=None):
+    def train():
+        torch.manual_seed(0)
+        model = nn.Linear(3, 2)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+        x = torch.randn(32, 3, generator=torch.Generator().manual_seed(fs.rank()))
+        with fs.join(model, optimizer, fs.DPSGD(local_steps=2), resume=folder, every=3) as node:
+            began, version = node.step_count, int(node.kept.get("server version", torch.zeros(1)))
+            for step in range(node.step_count, 20):
+                if step == stop_at:
+                    raise RuntimeError("stop here")
+                optimizer.zero_grad()
+                (model(x) - x[:, :2]).square().mean().backward()
+                optimizer.step()
+        return [parameter.detach().clone() for parameter in model.parameters()], began, version
+
+    return train
+
+
+def test_alone_a_resumed_run_is_the_same_bit_for_bit(tmp_path):
+    whole = fs.simulate(resumable(tmp_path / "whole"), nodes=1).results[0]
+    with pytest.raises(fs.NodeFailed, match="stop here"):
+        fs.simulate(resumable(tmp_path / "cut", stop_at=14), nodes=1)
+    again, began, version = fs.simulate(resumable(tmp_path / "cut"), nodes=1).results[0]
+    assert (began, version) == (12, 6)
+    assert all(torch.equal(a, b) for a, b in zip(whole[0], again, strict=True))
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_the_servers_state_survives(size, tmp_path):
+    pace = {"compute": fs.Compute(step="10 ms"), "start_skew": 0.0}
+    with pytest.raises(fs.NodeFailed, match="stop here"):
+        fs.simulate(resumable(tmp_path, stop_at=14), nodes=size, **pace)
+    results = fs.simulate(resumable(tmp_path), nodes=size, **pace).results
+    assert results[0][1] == 12
+    # Every node had pushed six times, give or take what was under way.
+    assert 6 * size - size <= results[0][2] <= 6 * size + size

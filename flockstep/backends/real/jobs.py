@@ -91,6 +91,7 @@ class TrainWorkload:
                 steps=self.steps,
                 record_every=self.record_every,
                 seed=self.seed,
+                timeout=self.timeout,
                 on_row=on_row,
                 one_sided=is_one_sided(self.strategy),
             )
@@ -100,6 +101,9 @@ class TrainWorkload:
             error = located(raised, rank, node.now if node else 0.0)
             fabric.fail(error)
             raise error from (None if error is raised else raised)
+        finally:
+            if node is not None:
+                node.dismiss()
         return Outcome(node.tally, node.rows, node.params)
 
 

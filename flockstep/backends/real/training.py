@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from flockstep.backends.loop import snapshots
+from flockstep.backends.real.crew import Crew, gather
 from flockstep.backends.real.drive import Block
 from flockstep.backends.real.fabric import Fabric
 from flockstep.backends.real.node import RealNode
@@ -34,6 +35,7 @@ class TrainingNode(RealNode):
         steps: int | Budget,
         record_every: int,
         seed: int,
+        timeout: float,
         on_row: Callable[[Row], None] | None = None,
         one_sided: bool = False,
     ) -> None:
@@ -42,6 +44,9 @@ class TrainingNode(RealNode):
         self.optimizer = optimizer([self.params])
         self.rows: list[Row] = []
         self.total_steps, self.record_every = steps, record_every
+        self.planned = steps if isinstance(steps, int) else None
+        self._optimizer, self._seed, self._timeout = optimizer, seed, timeout
+        self._crew: Crew | None = None
         self._workload, self._on_row = workload, on_row
         self._data = stream(seed, rank, "data")
         self._one_sided = one_sided
@@ -77,6 +82,50 @@ class TrainingNode(RealNode):
             self.params.grad = g
             self.optimizer.step()
             self.params.grad = None
+
+    async def work(self, threads: int, steps: int) -> int:
+        """A crew of real threads or processes."""
+        counts = self._counts(threads, steps)
+        k, total = self.step_count, sum(counts)
+        if total == 0:
+            return 0
+        if self._crew is None:
+            self._crew = gather(
+                self._workload,
+                self.params,
+                self._optimizer,
+                threads=threads,
+                seed=self._seed,
+                rank=self.rank,
+                timeout=self._timeout,
+            )
+        crew = self._crew
+        if -k % self.record_every < total:
+            await Block(lambda: self.record(k))
+
+        def compute() -> None:
+            with self.spending("computing"):
+                crew.work(counts)
+
+        await Block(compute)
+        self.step_count = self.tally.steps = k + total
+        self.tally.gradients += total
+        return total
+
+    def _counts(self, threads: int, steps: int) -> list[int]:
+        """How many steps each member takes: fewer where the run ends."""
+        if self.ledger is not None:
+            counts = [0 if self.ledger.progress >= 1 else steps] * threads
+            for _ in range(sum(counts)):
+                self.ledger.step()
+            return counts
+        left = min(threads * steps, int(self.total_steps) - self.step_count)  # type: ignore[call-overload]
+        return [left // threads + (member < left % threads) for member in range(threads)]
+
+    def dismiss(self) -> None:
+        """No crew is left behind."""
+        if self._crew is not None:
+            self._crew.close()
 
     def finish(self) -> None:
         """Leave together, and take the last record on the way out; by asking only while all still answer."""

@@ -1,0 +1,1 @@
+"""SClip-EF and others on logistic regression with heavy-tailed noise: test loss against rounds."""

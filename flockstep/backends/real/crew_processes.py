@@ -1,0 +1,213 @@
+"""A crew of processes on shared memory, for steps that hold the interpreter lock."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from multiprocessing import current_process, parent_process, resource_tracker
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+import torch
+import torch.multiprocessing as mp
+from torch import Tensor
+
+from flockstep.backends.real.crew_member import Member, beside, failed, orders
+from flockstep.backends.real.interrupts import interrupted_later
+from flockstep.errors import Deadlock, NodeFailed
+from flockstep.node import OptimizerFactory
+from flockstep.workloads.workload import Workload
+
+
+class ProcessCrew:
+    """Processes that live as long as the crew and wait for orders between.
+
+    ``params`` remains the tensor it is and moves to shared memory, for good: an array that NumPy made of it before
+    would still show the old place. The first member has the node's own workload, so that the buffers of a module
+    follow its batches as they would without a crew; the others have copies.
+    """
+
+    kind = "processes"
+
+    def __init__(
+        self,
+        workload: Workload,
+        params: Tensor,
+        optimizer: OptimizerFactory,
+        *,
+        count: int,
+        seed: int,
+        rank: int,
+        timeout: float,
+    ) -> None:
+        if params.device.type != "cpu":
+            raise ValueError(
+                f"a crew of processes shares a vector in the memory of the host, got one on {params.device}"
+            )
+        self._rank, self._timeout = rank, timeout
+        self._lines: list[Connection] = []
+        self._processes: list[Any] = []
+        self._busy: set[int] = set()
+        self._lost: dict[int, NodeFailed] = {}
+        params.share_memory_()  # type: ignore[no-untyped-call]
+        try:
+            self._start((workload, params, optimizer, seed, rank), count)
+            self._await_ready()
+        except BaseException:
+            self.close()
+            raise
+
+    def work(self, steps: Sequence[int]) -> None:
+        """Let member i take ``steps[i]`` steps, all at once; raises what a member raised, when all are done."""
+        told = orders(steps, len(self._processes))
+        # Of a call that Ctrl-C cut short.
+        self._wait()
+        # Whoever was told to work is known to be at work, wherever Ctrl-C comes.
+        with interrupted_later():
+            for number, count in told.items():
+                self._busy.add(number)
+                try:
+                    self._lines[number].send(count)
+                except OSError:
+                    self._bury(number)
+        if errors := self._wait() | self._lost:
+            raise errors[min(errors)]
+
+    def close(self) -> None:
+        """End the processes, wherever they are: nothing of theirs is worth waiting for."""
+        for process in self._processes:
+            process.kill()
+        for process in self._processes:
+            process.join()
+            process.close()
+        for line in self._lines:
+            line.close()
+        self._processes, self._lines = [], []
+
+    def _start(self, arguments: tuple[Any, ...], count: int) -> None:
+        context = _context()
+        with interrupted_later(), _allowed_children():
+            for number in range(count):
+                ours, theirs = context.Pipe()
+                name = f"flockstep node {self._rank} member {number}"
+                process = context.Process(target=_serve, args=(theirs, number, *arguments), name=name, daemon=True)
+                self._lines.append(ours)
+                try:
+                    process.start()
+                except (AttributeError, TypeError, ValueError) as error:
+                    raise TypeError(_UNSENDABLE.format(error)) from error
+                finally:
+                    theirs.close()
+                self._processes.append(process)
+
+    def _await_ready(self) -> None:
+        self._busy = set(range(len(self._processes)))
+        errors = self._wait(self._timeout)
+        if errors:
+            raise errors[min(errors)]
+        if self._busy:
+            message = f"member {min(self._busy)} of the crew of node {self._rank} did not start in {self._timeout:g} s"
+            raise Deadlock(message, rank=self._rank)
+
+    def _wait(self, timeout: float | None = None) -> dict[int, NodeFailed]:
+        """Until all who are at work have reported; what they raised."""
+        errors = {}
+        while self._busy:
+            ready = wait([self._lines[number] for number in self._busy], timeout)
+            if not ready:
+                break
+            with interrupted_later():
+                for number in [number for number in self._busy if self._lines[number] in ready]:
+                    error = self._hear(number)
+                    if error is not None:
+                        errors[number] = error
+        return errors
+
+    def _hear(self, number: int) -> NodeFailed | None:
+        try:
+            error: NodeFailed | None = self._lines[number].recv()
+        except (EOFError, OSError):
+            self._bury(number)
+            return self._lost[number]
+        self._busy.discard(number)
+        return error
+
+    def _bury(self, number: int) -> None:
+        self._busy.discard(number)
+        process = self._processes[number]
+        process.join(self._timeout)
+        code = process.exitcode
+        how = f"was killed by {signal.Signals(-code).name}" if code and code < 0 else f"ended with exit code {code}"
+        self._lost.setdefault(number, failed(self._rank, number, how))
+
+
+_UNSENDABLE = """a crew of processes needs a workload and an optimizer that can be sent to one: {}
+  define the workload in a module, and write functools.partial(torch.optim.SGD, lr=0.1) rather than a lambda"""
+
+
+def _context() -> Any:
+    if sys.platform == "win32":
+        return mp.get_context("spawn")
+    context = mp.get_context("forkserver")
+    # Imported once in the server, as for nodes, torch costs each new member nothing.
+    context.set_forkserver_preload(["flockstep.backends.real.warm"])
+    # Started now, because starting it later would unblock the signals of whoever does.
+    resource_tracker.ensure_running()
+    return context
+
+
+@contextmanager
+def _allowed_children() -> Iterator[None]:
+    """A node's own process is a daemon, which may have no children, lest they outlive it. Members see to that."""
+    here = current_process()
+    daemon, here.daemon = here.daemon, False
+    try:
+        yield
+    finally:
+        here.daemon = daemon
+
+
+def _serve(
+    line: Connection,
+    number: int,
+    workload: Workload,
+    params: Tensor,
+    optimizer: OptimizerFactory,
+    seed: int,
+    rank: int,
+) -> None:
+    # Ctrl-C reaches the whole terminal group: the parent alone decides, and ends the members.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_die_with_parent, daemon=True).start()
+    torch.set_num_threads(1)
+    member: Member | None = None
+    steps = 0
+    while True:
+        try:
+            if member is None:
+                own = beside(workload) if number else workload
+                member = Member(own, params, optimizer, seed=seed, rank=rank, number=number)
+            else:
+                member.take(steps)
+        except Exception as raised:
+            error = failed(rank, number, f"raised {type(raised).__name__}: {raised}")
+            error.add_note("".join(traceback.format_exception(raised)))
+            line.send(error)
+        else:
+            line.send(None)
+        try:
+            steps = line.recv()
+        except EOFError:
+            return
+
+
+def _die_with_parent() -> None:
+    parent = parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os._exit(1)
