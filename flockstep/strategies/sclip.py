@@ -6,9 +6,9 @@
 SClipEF          x <- x - eta_t mean_i m_i                            eta_t = eta (t+1)^-1/5
 SClipEFNetwork   x_i <- sum_j w_ij (x_j - eta_t m_j)                  the first is its W = 11'/n
 
-eta is the optimizer's learning rate, c_eta in the paper. m_i is node i's memory of its own gradient, so that only what is
-new in it is clipped; with these schedules m_i becomes a small part of g_i, and what takes the bias away is that eps_t
-grows until little is clipped. t counts the steps of the whole run: a resumed one goes on where it was.
+eta is the optimizer's learning rate, c_eta in the paper. m_i is node i's memory of its own gradient, so that only what
+is new in it is clipped; with these schedules m_i becomes a small part of g_i, and what takes the bias away is that
+eps_t grows until little is clipped. t counts the steps of the whole run: a resumed one goes on where it was.
 
 Yu, Jakovetic, Kar: smoothed gradient clipping and error feedback for decentralized optimization under symmetric
 heavy-tailed noise, SIAM J. Optim. 2026, arXiv 2310.16920.
