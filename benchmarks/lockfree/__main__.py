@@ -49,14 +49,14 @@ def main() -> None:
     """Measure, and say what was met."""
     options = arguments(NAME, __doc__ or "").parse_args()
     torch.set_num_threads(1)
-    turns, shorter = (3, 5) if options.quick else (21, 1)
+    turns, shorter = (3, 5) if options.quick else (15, 1)
     problems = cases()
     progress, told = Progress((len(problems) + 1) * turns), []
     for case, (workload, steps) in problems.items():
         with ExitStack() as stack:
             told += measure(case, rows.ways(stack, workload), steps // shorter, turns, progress)
     with ExitStack() as stack:
-        told += measure(NET, net.ways(stack), 400 // shorter, turns, progress)
+        told += measure(NET, net.ways(stack), 300 // shorter, turns, progress)
     finish(
         NAME,
         told,

@@ -114,7 +114,8 @@ def beside_a_straggler(workload: Logistic, steps: int) -> float:
             compute=fs.Compute(step="10 ms", spread=0.2, stragglers=stragglers),
         )
         paces.append([node.steps / node.seconds for node in trace.nodes[:4]])
-    return min(slow / alike for alike, slow in zip(*paces, strict=True))
+    alike, uneven = paces
+    return min(slow / fast for fast, slow in zip(alike, uneven, strict=True))
 
 
 def _middle(bucket: str) -> float:

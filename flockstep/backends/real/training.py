@@ -119,7 +119,7 @@ class TrainingNode(RealNode):
             for _ in range(sum(counts)):
                 self.ledger.step()
             return counts
-        left = min(threads * steps, int(self.total_steps) - self.step_count)  # type: ignore[call-overload]
+        left = min(threads * steps, self.total_steps - self.step_count)  # type: ignore[operator]
         return [left // threads + (member < left % threads) for member in range(threads)]
 
     def dismiss(self) -> None:
