@@ -49,7 +49,7 @@ def main() -> None:
     """Measure, and say what was met."""
     options = arguments(NAME, __doc__ or "").parse_args()
     torch.set_num_threads(1)
-    turns, shorter = (3, 5) if options.quick else (15, 1)
+    turns, shorter = (3, 5) if options.quick else (21, 1)
     problems = cases()
     progress, told = Progress((len(problems) + 1) * turns), []
     for case, (workload, steps) in problems.items():

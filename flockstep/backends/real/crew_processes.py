@@ -80,14 +80,16 @@ class ProcessCrew:
 
     def close(self) -> None:
         """End the processes, wherever they are: nothing of theirs is worth waiting for."""
-        for process in self._processes:
-            process.kill()
-        for process in self._processes:
-            process.join()
-            process.close()
-        for line in self._lines:
-            line.close()
-        self._processes, self._lines = [], []
+        with interrupted_later():
+            for process in self._processes:
+                process.kill()
+            for process in self._processes:
+                process.join()
+                process.close()
+            for line in self._lines:
+                line.close()
+            self._processes, self._lines = [], []
+            self._busy.clear()
 
     def _start(self, arguments: tuple[Any, ...], count: int) -> None:
         context = _context()
@@ -99,7 +101,9 @@ class ProcessCrew:
                 self._lines.append(ours)
                 try:
                     process.start()
-                except (AttributeError, TypeError, ValueError) as error:
+                except OSError:
+                    raise
+                except Exception as error:
                     raise TypeError(_UNSENDABLE.format(error)) from error
                 finally:
                     theirs.close()

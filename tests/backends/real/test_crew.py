@@ -449,11 +449,18 @@ def test_streams_of_members():
     assert drawn[1] == np.random.default_rng(np.random.SeedSequence([0, 0, 1], spawn_key=(0,))).integers(2**60)
 
 
-def test_what_cannot_be_sent_is_told():
+class Unnamed:
+    """What makes an optimizer and has a name that nobody else can look up, as in a notebook."""
+
+    at_hand = staticmethod(lambda tensors: SGD(tensors))
+
+
+@pytest.mark.parametrize("optimizer", [Unnamed.at_hand, lambda tensors: SGD(tensors)])
+def test_what_cannot_be_sent_is_told(optimizer):
     with pytest.raises(
         TypeError, match=r"can be sent to one: .*\n  define the workload in a module, and write functools"
     ):
-        crew_of(ProcessCrew, Tally(), Tally().start(), lambda tensors: SGD(tensors), count=2)
+        crew_of(ProcessCrew, Tally(), Tally().start(), optimizer, count=2)
     assert not members()
 
 
