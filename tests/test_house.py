@@ -104,5 +104,6 @@ def test_nothing_in_the_library_asserts_or_pickles():
     for path in FILES:
         tree = ast.parse(path.read_text())
         assert not any(isinstance(node, ast.Assert) for node in ast.walk(tree)), path
-        if path.name != "spawn.py":
+        # Nodes and members get theirs from the process that starts them, and nothing from a network.
+        if path.name not in ("spawn.py", "crew_processes.py"):
             assert not any("pickle" in module for module in imports(path)), path

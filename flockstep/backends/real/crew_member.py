@@ -31,7 +31,7 @@ class Member:
     ) -> None:
         self._workload, self._x = workload, params.detach()
         self._optimizer = optimizer([self._x])
-        self._rng = member_stream(seed, rank, number)
+        self._rng = stream(seed, rank, "data", number)
         self._descend = descent(workload, self._optimizer)
 
     def take(self, steps: int) -> None:
@@ -43,12 +43,6 @@ class Member:
             self._x.grad = self._workload.gradient(self._x, self._rng)
             self._optimizer.step()
         self._x.grad = None
-
-
-def member_stream(seed: int, rank: int, number: int) -> np.random.Generator:
-    """A member's random numbers: the first has the node's own for "data", number k the k-th spawned from them."""
-    data = stream(seed, rank, "data")
-    return data.spawn(number)[-1] if number else data
 
 
 def descent(workload: Workload, optimizer: torch.optim.Optimizer) -> Descend | None:

@@ -13,6 +13,7 @@ from multiprocessing import current_process, parent_process, resource_tracker
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
+import cloudpickle
 import torch
 import torch.multiprocessing as mp
 from torch import Tensor
@@ -56,7 +57,7 @@ class ProcessCrew:
         self._lost: dict[int, NodeFailed] = {}
         params.share_memory_()  # type: ignore[no-untyped-call]
         try:
-            self._start((workload, params, optimizer, seed, rank), count)
+            self._start((_payload(workload, optimizer), params, seed, rank), count)
             self._await_ready()
         except BaseException:
             self.close()
@@ -101,10 +102,6 @@ class ProcessCrew:
                 self._lines.append(ours)
                 try:
                     process.start()
-                except OSError:
-                    raise
-                except Exception as error:
-                    raise TypeError(_UNSENDABLE.format(error)) from error
                 finally:
                     theirs.close()
                 self._processes.append(process)
@@ -150,8 +147,16 @@ class ProcessCrew:
         self._lost.setdefault(number, failed(self._rank, number, how))
 
 
-_UNSENDABLE = """a crew of processes needs a workload and an optimizer that can be sent to one: {}
-  define the workload in a module, and write functools.partial(torch.optim.SGD, lr=0.1) rather than a lambda"""
+def _payload(workload: Workload, optimizer: OptimizerFactory) -> bytes:
+    """What a member is made of, as nodes are sent theirs: functions of a notebook, too."""
+    try:
+        payload: bytes = cloudpickle.dumps((workload, optimizer))
+    except Exception as error:
+        raise TypeError(
+            f"a crew of processes needs a workload and an optimizer that can be sent to one: {error}\n"
+            "  what holds locks, files or sockets cannot; make them when they are first used"
+        ) from error
+    return payload
 
 
 def _context() -> Any:
@@ -179,9 +184,8 @@ def _allowed_children() -> Iterator[None]:
 def _serve(
     line: Connection,
     number: int,
-    workload: Workload,
+    payload: bytes,
     params: Tensor,
-    optimizer: OptimizerFactory,
     seed: int,
     rank: int,
 ) -> None:
@@ -194,6 +198,7 @@ def _serve(
     while True:
         try:
             if member is None:
+                workload, optimizer = cloudpickle.loads(payload)
                 own = beside(workload) if number else workload
                 member = Member(own, params, optimizer, seed=seed, rank=rank, number=number)
             else:

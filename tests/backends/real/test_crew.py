@@ -19,7 +19,6 @@ import pytest
 import torch
 
 from flockstep.backends.real.crew import gather
-from flockstep.backends.real.crew_member import member_stream
 from flockstep.backends.real.crew_processes import ProcessCrew
 from flockstep.backends.real.crew_threads import ThreadCrew
 from flockstep.errors import FlockstepError, NodeFailed
@@ -46,7 +45,7 @@ def crew_of(kind, workload, params, optimizer=SGD, *, count, seed=5, rank=2):
 
 def number_of(rng):
     """Which member draws from this generator."""
-    return next((1 + key for key in rng.bit_generator.seed_seq.spawn_key), 0)
+    return next(iter(rng.bit_generator.seed_seq.entropy[3:]), 0)
 
 
 class Tally:
@@ -443,25 +442,31 @@ def test_only_plain_sgd_is_left_to_the_workload(optimizer):
 
 
 def test_streams_of_members():
-    assert member_stream(3, 1, 0).integers(2**60) == stream(3, 1, "data").integers(2**60)
-    drawn = [member_stream(seed, rank, k).integers(2**60) for seed in (0, 3) for rank in (0, 1) for k in (0, 1, 2)]
+    assert stream(3, 1, "data", 0).integers(2**60) == stream(3, 1, "data").integers(2**60)
+    drawn = [stream(seed, rank, "data", k).integers(2**60) for seed in (0, 3) for rank in (0, 1) for k in (0, 1, 2)]
     assert len(set(drawn)) == 12
-    assert drawn[1] == np.random.default_rng(np.random.SeedSequence([0, 0, 1], spawn_key=(0,))).integers(2**60)
 
 
-class Unnamed:
-    """What makes an optimizer and has a name that nobody else can look up, as in a notebook."""
+class Locked(Tally):
+    """Holds what no other process can have."""
 
-    at_hand = staticmethod(lambda tensors: SGD(tensors))
+    def __init__(self):
+        super().__init__()
+        self.lock = threading.Lock()
 
 
-@pytest.mark.parametrize("optimizer", [Unnamed.at_hand, lambda tensors: SGD(tensors)])
-def test_what_cannot_be_sent_is_told(optimizer):
-    with pytest.raises(
-        TypeError, match=r"can be sent to one: .*\n  define the workload in a module, and write functools"
-    ):
-        crew_of(ProcessCrew, Tally(), Tally().start(), optimizer, count=2)
+def test_what_cannot_be_sent_is_told():
+    with pytest.raises(TypeError, match=r"can be sent to one: .*lock.*\n  what holds locks, files or sockets cannot"):
+        crew_of(ProcessCrew, Locked(), Tally().start(), count=2)
     assert not members()
+
+
+@pytest.mark.slow
+def test_functions_without_a_name_can_be_sent():
+    x = Tally().start()
+    with closing(crew_of(ProcessCrew, Tally(), x, lambda tensors: SGD(tensors), count=2)) as crew:
+        crew.work([1, 2])
+    assert x.any()
 
 
 def gathered(**changes):
