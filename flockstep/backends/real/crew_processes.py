@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import sys
-import threading
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from multiprocessing import current_process, parent_process, resource_tracker
+from multiprocessing import current_process
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
 import cloudpickle
 import torch
-import torch.multiprocessing as mp
 from torch import Tensor
 
+from flockstep.backends.real import children
 from flockstep.backends.real.crew_member import Member, beside, failed, orders
 from flockstep.backends.real.interrupts import interrupted_later
 from flockstep.errors import Deadlock, NodeFailed
@@ -57,7 +54,7 @@ class ProcessCrew:
         self._lost: dict[int, NodeFailed] = {}
         params.share_memory_()  # type: ignore[no-untyped-call]
         try:
-            self._start((_payload(workload, optimizer), params, seed, rank), count)
+            self._start((workload, optimizer), (params, seed, rank), count)
             self._await_ready()
         except BaseException:
             self.close()
@@ -92,19 +89,31 @@ class ProcessCrew:
             self._processes, self._lines = [], []
             self._busy.clear()
 
-    def _start(self, arguments: tuple[Any, ...], count: int) -> None:
-        context = _context()
+    def _start(self, made_of: _MadeOf, arguments: tuple[Any, ...], count: int) -> None:
+        context = children.context()
         with interrupted_later(), _allowed_children():
             for number in range(count):
                 ours, theirs = context.Pipe()
-                name = f"flockstep node {self._rank} member {number}"
-                process = context.Process(target=_serve, args=(theirs, number, *arguments), name=name, daemon=True)
                 self._lines.append(ours)
+                name = f"flockstep node {self._rank} member {number}"
                 try:
-                    process.start()
+                    # As it is, its tensors are shared, buffers of a module too; but a notebook's functions have no
+                    # name that another process could look up.
+                    try:
+                        process = self._begin(context, name, (theirs, number, made_of, *arguments))
+                    except OSError:
+                        raise
+                    except Exception:
+                        made_of = _payload(made_of)
+                        process = self._begin(context, name, (theirs, number, made_of, *arguments))
                 finally:
                     theirs.close()
                 self._processes.append(process)
+
+    def _begin(self, context: Any, name: str, arguments: tuple[Any, ...]) -> Any:
+        process = context.Process(target=_serve, args=arguments, name=name, daemon=True)
+        process.start()
+        return process
 
     def _await_ready(self) -> None:
         self._busy = set(range(len(self._processes)))
@@ -147,27 +156,20 @@ class ProcessCrew:
         self._lost.setdefault(number, failed(self._rank, number, how))
 
 
-def _payload(workload: Workload, optimizer: OptimizerFactory) -> bytes:
+_MadeOf = tuple[Workload, OptimizerFactory] | bytes
+"""What a member is made of; or the same as bytes."""
+
+
+def _payload(made_of: _MadeOf) -> bytes:
     """What a member is made of, as nodes are sent theirs: functions of a notebook, too."""
     try:
-        payload: bytes = cloudpickle.dumps((workload, optimizer))
+        payload: bytes = cloudpickle.dumps(made_of)
     except Exception as error:
         raise TypeError(
             f"a crew of processes needs a workload and an optimizer that can be sent to one: {error}\n"
             "  what holds locks, files or sockets cannot; make them when they are first used"
         ) from error
     return payload
-
-
-def _context() -> Any:
-    if sys.platform == "win32":
-        return mp.get_context("spawn")
-    context = mp.get_context("forkserver")
-    # Imported once in the server, as for nodes, torch costs each new member nothing.
-    context.set_forkserver_preload(["flockstep.backends.real.warm"])
-    # Started now, because starting it later would unblock the signals of whoever does.
-    resource_tracker.ensure_running()
-    return context
 
 
 @contextmanager
@@ -184,21 +186,19 @@ def _allowed_children() -> Iterator[None]:
 def _serve(
     line: Connection,
     number: int,
-    payload: bytes,
+    made_of: _MadeOf,
     params: Tensor,
     seed: int,
     rank: int,
 ) -> None:
-    # Ctrl-C reaches the whole terminal group: the parent alone decides, and ends the members.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_die_with_parent, daemon=True).start()
+    children.begin_as_child()
     torch.set_num_threads(1)
     member: Member | None = None
     steps = 0
     while True:
         try:
             if member is None:
-                workload, optimizer = cloudpickle.loads(payload)
+                workload, optimizer = cloudpickle.loads(made_of) if isinstance(made_of, bytes) else made_of
                 own = beside(workload) if number else workload
                 member = Member(own, params, optimizer, seed=seed, rank=rank, number=number)
             else:
@@ -213,10 +213,3 @@ def _serve(
             steps = line.recv()
         except EOFError:
             return
-
-
-def _die_with_parent() -> None:
-    parent = parent_process()
-    if parent is not None:
-        wait([parent.sentinel])
-        os._exit(1)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import multiprocessing as mp
 import os
 import signal
 import sys
 import tempfile
-import threading
 import time
 import traceback
 from collections.abc import Callable
 from dataclasses import replace
-from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -20,7 +17,7 @@ from typing import Any
 import cloudpickle
 import torch
 
-from flockstep.backends.real import c10d
+from flockstep.backends.real import c10d, children
 from flockstep.backends.real.interrupts import interrupted_later
 from flockstep.backends.real.jobs import Job, Outcome
 from flockstep.backends.real.joined import process_fabrics
@@ -61,7 +58,7 @@ class _Children:
 
     def start(self) -> None:
         """Start them all, even where Ctrl-C comes in the middle of it: half a process cannot be ended in order."""
-        context = _context()
+        context = children.context()
         with interrupted_later():
             for rank in range(self._size):
                 ours, theirs = context.Pipe(duplex=False)
@@ -123,21 +120,8 @@ class _Children:
         self._folder.cleanup()
 
 
-def _context() -> Any:
-    if sys.platform == "win32":
-        return mp.get_context("spawn")
-    context = mp.get_context("forkserver")
-    # Imported once in the server, torch costs each new node nothing.
-    context.set_forkserver_preload(["flockstep.backends.real.warm"])
-    # Started now, because starting it later would unblock the signals of whoever does.
-    resource_tracker.ensure_running()
-    return context
-
-
 def _child(rank: int, size: int, path: str, payload: bytes, connection: Connection) -> None:
-    # Ctrl-C reaches the whole terminal group: the parent alone decides, and ends the children.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_die_with_parent, daemon=True).start()
+    children.begin_as_child()
     torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // size) if hasattr(os, "sched_getaffinity") else 1)
     code = 0
     try:
@@ -156,10 +140,3 @@ def _child(rank: int, size: int, path: str, payload: bytes, connection: Connecti
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
-
-
-def _die_with_parent() -> None:
-    parent = mp.parent_process()
-    if parent is not None:
-        wait([parent.sentinel])
-        os._exit(1)
