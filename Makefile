@@ -43,6 +43,8 @@ bench: .venv/ready  ## every benchmark, quickly
 	$(BIN)/python -m benchmarks.codecs --quick
 	$(BIN)/python -m benchmarks.swarm --quick
 	$(BIN)/python -m benchmarks.race --quick
+	$(BIN)/python -m benchmarks.stacked --quick
+	$(BIN)/python -m benchmarks.lockfree --quick
 
 clean:  ## forget the virtual environment and caches
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache

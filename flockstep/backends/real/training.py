@@ -89,17 +89,7 @@ class TrainingNode(RealNode):
         k, total = self.step_count, sum(counts)
         if total == 0:
             return 0
-        if self._crew is None:
-            self._crew = gather(
-                self._workload,
-                self.params,
-                self._optimizer,
-                threads=threads,
-                seed=self._seed,
-                rank=self.rank,
-                timeout=self._timeout,
-            )
-        crew = self._crew
+        crew = self._crew = self._crew or self._gather(threads)
         if -k % self.record_every < total:
             await Block(lambda: self.record(k))
 
@@ -111,6 +101,19 @@ class TrainingNode(RealNode):
         self.step_count = self.tally.steps = k + total
         self.tally.gradients += total
         return total
+
+    def _gather(self, threads: int) -> Crew:
+        # The vector may move to shared memory: nobody must be reading it meanwhile.
+        with self.undisturbed():
+            return gather(
+                self._workload,
+                self.params,
+                self._optimizer,
+                threads=threads,
+                seed=self._seed,
+                rank=self.rank,
+                timeout=self._timeout,
+            )
 
     def _counts(self, threads: int, steps: int) -> list[int]:
         """How many steps each member takes: fewer where the run ends."""
