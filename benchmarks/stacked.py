@@ -117,7 +117,7 @@ def main() -> None:
     scale = 10 if options.quick else 1
     progress = Progress(turns * 5)
     one = measure(
-        1, {"events": 2_000 // scale, "stacked": 20_000 // scale, "by hand": 20_000 // scale}, turns, progress
+        1, {"events": 2_000 // scale, "stacked": 100_000 // scale, "by hand": 100_000 // scale}, turns, progress
     )
     many = measure(SEEDS, {"stacked": 2_000 // scale, "by hand": 2_000 // scale}, turns, progress)
 

@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
 from flockstep import check
+from flockstep.vector import trainable
 
 Numbers = NDArray[np.float64]
 
@@ -159,7 +160,7 @@ def gradient_samples(model: nn.Module, losses: Iterable[Tensor], *, coordinates:
     """
     check.whole("gradient_samples", "coordinates", coordinates)
     check.whole("gradient_samples", "seed", seed, at_least=0)
-    parameters = [p for p in model.parameters() if p.requires_grad]
+    parameters = trainable(model)
     if not parameters:
         raise ValueError("gradient_samples.model has no trainable parameters: there is no gradient to sample")
     if isinstance(losses, Tensor) or not isinstance(losses, Iterable):

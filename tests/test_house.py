@@ -12,7 +12,7 @@ ROOT = Path(flockstep.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
 
 # What a part of the house may import of ours. Longest prefix wins.
-ROOTS = {"errors", "check", "units", "vector", "message"}
+ROOTS = {"errors", "check", "units", "vector", "message", "optimizers"}
 RUN = ROOTS | {"node", "strategy", "flock", "budget", "trace", "workloads.workload", "backends.loop"}
 MAY_IMPORT = {
     "errors": set(),
@@ -20,10 +20,11 @@ MAY_IMPORT = {
     "units": {"check"},
     "vector": set(),
     "message": set(),
+    "optimizers": set(),
     "node": ROOTS,
     "strategy": ROOTS | {"node"},
     "flock": ROOTS | {"node"},
-    "tails": {"check"},
+    "tails": {"check", "vector"},
     "budget": ROOTS | {"node"},
     "trace": ROOTS,
     "parts": ROOTS | {"node", "strategy", "flock", "parts"},

@@ -17,6 +17,7 @@ from flockstep.workloads.datasets import data_folder
 from flockstep.workloads.labelled import libsvm_file
 from flockstep.workloads.sparse import SparseLogistic
 
+NAME = "benchmarks.lockfree"
 SGD = partial(torch.optim.SGD, lr=0.01)
 TIMEOUT = 120.0
 HELD = 1000
@@ -26,7 +27,7 @@ HELD = 1000
 def a9a() -> tuple[str, Any]:
     """What it is, and the data."""
     try:
-        return "a9a", libsvm_file("a9a")
+        return "a9a", libsvm_file(NAME, "a9a")
     except FileNotFoundError:
         rng = np.random.default_rng(0)
         columns = np.sort(rng.permuted(np.tile(np.arange(123), (32_561, 1)), axis=1)[:, :14], axis=1)

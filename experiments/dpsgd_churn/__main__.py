@@ -69,7 +69,7 @@ def main() -> None:
     mean, worst = statistics.fmean(ratios), max(ratios)
     met = {
         f"loss, disturbed / undisturbed: {mean:.4f} on average over {len(seeds)} seed(s) (largest {worst:.4f}), "
-        f"within {WITHIN:.0%}": mean <= 1 + WITHIN,
+        f"within {WITHIN:.0%}": abs(mean - 1) <= WITHIN,
         "the server took over a worker's model": all(row["server restored"] for row in rows[1::2]),
     }
     folder = options.out or (None if options.quick else HERE)

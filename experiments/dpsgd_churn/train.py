@@ -20,29 +20,15 @@ from torch.nn.functional import cross_entropy
 
 import flockstep as fs
 from flockstep.workloads.datasets import shakespeare
+from flockstep.workloads.language import RecurrentModel
 
 BATCH, LENGTH, HIDDEN, RATE = 8, 32, 128, 0.5
 # Until it is back, a server may be away for as long as it takes to start Python.
 STRATEGY = fs.DPSGD(local_steps=4, ahead=16, patience=100_000)
 
 
-class CharModel(nn.Module):
-    """Embedding, LSTM, and logits of the next character."""
-
-    def __init__(self, characters: int) -> None:
-        super().__init__()
-        self.embed = nn.Embedding(characters, 32)
-        self.lstm = nn.LSTM(32, HIDDEN, batch_first=True)
-        self.logits = nn.Linear(HIDDEN, characters)
-
-    def forward(self, text: Tensor) -> Tensor:
-        """Logits for the character after each of ``text`` (batch, time)."""
-        logits: Tensor = self.logits(self.lstm(self.embed(text))[0])
-        return logits
-
-
 class Windows:
-    """Random windows of a text, for ever."""
+    """Random windows of a text, (time, batch), for ever."""
 
     def __init__(self, text: Tensor, seed: int, rank: int) -> None:
         self._text, self._rng = text, np.random.default_rng((seed, rank))
@@ -50,12 +36,12 @@ class Windows:
     def __iter__(self) -> Iterator[Tensor]:
         while True:
             starts = self._rng.integers(len(self._text) - LENGTH, size=BATCH)
-            yield self._text[torch.from_numpy(starts[:, None] + np.arange(LENGTH + 1))]
+            yield self._text[torch.from_numpy(starts + np.arange(LENGTH + 1)[:, None])]
 
 
 def loss_of(model: nn.Module, windows: Tensor) -> Tensor:
     """Mean cross-entropy per character, in nats."""
-    return cross_entropy(model(windows[:, :-1]).flatten(0, 1), windows[:, 1:].flatten())
+    return cross_entropy(model(windows[:-1]).flatten(0, 1), windows[1:].flatten())
 
 
 def main() -> None:
@@ -74,7 +60,7 @@ def main() -> None:
     characters, numbers = np.unique(np.array(list(shakespeare())), return_inverse=True)
     text = torch.from_numpy(numbers)
     train, validation = text[: len(text) * 9 // 10], text[len(text) * 9 // 10 :]
-    model = CharModel(len(characters))
+    model = RecurrentModel(vocabulary=len(characters), embedding=32, hidden=HIDDEN, layers=1, tied=False)
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
     # Down to nothing by what all have done together: then the last loss is not that of the last few steps.
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, fs.progress(lambda done: 1 - done))
@@ -90,7 +76,7 @@ def main() -> None:
         report = node.report()
     if node.rank == 0:
         starts = np.linspace(0, len(validation) - LENGTH - 2, 256).astype(int)
-        unseen = validation[torch.from_numpy(starts[:, None] + np.arange(LENGTH + 1))]
+        unseen = validation[torch.from_numpy(starts + np.arange(LENGTH + 1)[:, None])]
         with torch.no_grad():
             loss = float(loss_of(average, unseen))
         print(json.dumps({"loss": loss, "counts": report.counts, "steps": report.steps}), flush=True)

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 import flockstep as fs
 from benchmarks.report import Progress, arguments, finish
 from experiments.dpsgd_speedup.picture import draw
+from experiments.logistic import minimiser
 from flockstep.workloads.convex import Logistic
 
 NAME = "experiments.dpsgd_speedup"
@@ -56,22 +57,6 @@ def data() -> tuple[NDArray[Any], NDArray[Any]]:
     labels = np.sign(features @ rng.standard_normal(FEATURES))
     labels[rng.random(ROWS) < 0.1] *= -1
     return features, labels
-
-
-def least(features: NDArray[Any], labels: NDArray[Any]) -> float:
-    """The least loss there is, by torch's LBFGS on all rows."""
-    rows = torch.from_numpy(np.column_stack([features, np.ones(len(features))]) * labels[:, None])
-    x = torch.zeros(rows.shape[1], dtype=torch.float64, requires_grad=True)
-    optimizer = torch.optim.LBFGS([x], max_iter=500, tolerance_grad=1e-12, line_search_fn="strong_wolfe")
-
-    def closure() -> torch.Tensor:
-        optimizer.zero_grad()
-        loss = -torch.nn.functional.logsigmoid(rows @ x).mean() + 0.5 * L2 * x @ x
-        loss.backward()  # type: ignore[no-untyped-call]
-        return loss
-
-    optimizer.step(closure)  # type: ignore[no-untyped-call]
-    return float(closure().detach())
 
 
 def measure(workload: Logistic, target: float, threads: int, workers: int, seeds: int, total: int) -> Result:
@@ -166,7 +151,8 @@ def main() -> None:
     torch.set_num_threads(1)
     features, labels = data()
     workload = Logistic(data=(features, labels), batch=BATCH, l2=L2)
-    bottom, begin = least(features, labels), workload.loss(workload.start())
+    signed = torch.from_numpy(np.column_stack([features, np.ones(len(features))]) * labels[:, None])
+    bottom, begin = workload.loss(minimiser(signed, L2).float()), workload.loss(workload.start())
     target = bottom + WITHIN * (begin - bottom)
     threads, workers = ((1, 2), (1, 4)) if options.quick else (THREADS, WORKERS)
     seeds, total = (2, 1200) if options.quick else (options.seeds, 1600)

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn.functional import logsigmoid
 
+from experiments.logistic import minimiser
 from flockstep.workloads.convex import Logistic
 from flockstep.workloads.datasets import data_folder, read_libsvm
 
@@ -55,18 +54,7 @@ class Judged(Logistic):
 
     def least(self) -> Tensor:
         """Where the training loss is least: what a run without noise would come to, if it never ended."""
-        rows = self._signed.double()
-        x = torch.zeros(rows.shape[1], dtype=rows.dtype, requires_grad=True)
-        method = torch.optim.LBFGS([x], max_iter=300, tolerance_grad=1e-7, line_search_fn="strong_wolfe")
-
-        def loss() -> Tensor:
-            method.zero_grad()
-            value: Tensor = L2 / 2 * (x @ x) - logsigmoid(rows @ x).mean()
-            value.backward()  # type: ignore[no-untyped-call]
-            return value
-
-        method.step(loss)  # type: ignore[no-untyped-call]
-        return x.detach().to(self._signed.dtype)
+        return minimiser(self._signed, L2).to(self._signed.dtype)
 
 
 def load(name: str) -> Judged:

@@ -101,7 +101,8 @@ class Server:
             return _BEHIND
         elif number > self._numbers.get(peer, HELLO):
             self._numbers[peer] = number
-            self._take(peer, self._codec.decode(inner, self.model), version)
+            codec = Raw() if inner.codec == Raw.name else self._codec
+            self._take(peer, codec.decode(inner, self.model), version)
             self._settle(but=peer)
         if peer in self._waiting:
             return _HELD

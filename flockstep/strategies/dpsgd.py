@@ -8,7 +8,8 @@
 
 A worker waits for the server, never for another worker, and with ``ahead`` not even for the server: it may take so many
 steps while a push is under way, and none of them is lost,   x <- x + fresh - given - pushed.
-What a codec leaves out of a push stays in x, and so goes into the next one: error feedback without a residual.
+What a codec leaves out of a push stays in x, and so goes into the next one: error feedback without a residual. The
+last one is exact.
 If the server is gone, workers step on their own, ``patience`` steps at most; when it is back, it takes over the model
 of a worker that has read a newer one than it has itself.
 
@@ -129,7 +130,7 @@ class _Worker:
         self._settings, self._node, self._server, self._x = settings, node, server, node.params
         self._given = node.keep("given", node.params.clone())
         self._version = node.keep("given version", torch.zeros(1, dtype=torch.int64))
-        self._number, self._greeted = HELLO, False
+        self._number, self._greeted, self._codec = HELLO, False, settings.codec
         self._due = settings.threads * settings.local_steps
         self._unsent = self._alone = 0
         self._push: tuple[Message, Tensor] | None = None
@@ -166,6 +167,9 @@ class _Worker:
         if self._pending is not None:
             self._merge(await self._pending)
             self._pending = None
+        if not isinstance(self._codec, Raw):
+            # No push will follow that could bring what a codec leaves out of the last: one more, exact.
+            self._codec, self._unsent = Raw(), max(1, self._unsent)
         while self._unsent or self._push is not None:
             # Without its last push, a worker's last steps would be lost.
             await self._exchange(wait=True)
@@ -188,10 +192,10 @@ class _Worker:
         if not self._greeted:
             return
         if self._push is None:
-            message = self._settings.codec.encode(self._x - self._given, self._node.rng)
+            message = self._codec.encode(self._x - self._given, self._node.rng)
             self._number += 1
             push = stamped(message, int(self._version), self._number)
-            self._push = push, self._settings.codec.decode(message, self._given)
+            self._push = push, self._codec.decode(message, self._given)
         self._unsent = 0
         replying = self._reply(self._push[0], self._given.clone())
         if wait:

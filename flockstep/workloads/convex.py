@@ -205,7 +205,7 @@ class Logistic:
         self._heterogeneity = check.fraction(self, "heterogeneity", heterogeneity)
         self._seed = check.whole(self, "seed", seed, at_least=0)
         check.one_of(self, "dtype", dtype, _NUMPY)
-        features, labels = data if isinstance(data, tuple) else read_libsvm(libsvm_file(data))
+        features, labels = data if isinstance(data, tuple) else read_libsvm(libsvm_file("Logistic", data))
         self._labels, signed = signed_rows(features, labels, _NUMPY[dtype])
         self._signed = torch.from_numpy(signed)
         """Each row times its label: a positive product with x is a right answer."""

@@ -14,9 +14,9 @@ from torch import Tensor
 from flockstep import check
 from flockstep.workloads import sparse_steps
 from flockstep.workloads.datasets import read_libsvm
-from flockstep.workloads.labelled import libsvm_file
+from flockstep.workloads.labelled import libsvm_file, signs_of
 from flockstep.workloads.sharding import deal
-from flockstep.workloads.sparse_rows import CSR, compressed, signed, signs_of
+from flockstep.workloads.sparse_rows import CSR, compressed, signed
 
 _NUMPY: dict[torch.dtype, Any] = {torch.float32: np.float32, torch.float64: np.float64}
 # Row numbers drawn at once: enough that drawing costs little, and half a megabyte.
@@ -61,9 +61,9 @@ class SparseLogistic:
         self._publish = check.whole(self, "publish", publish)
         self._seed = check.whole(self, "seed", seed, at_least=0)
         self._dtype = check.one_of(self, "dtype", dtype, _NUMPY)
-        features, labels = data if isinstance(data, tuple) else read_libsvm(libsvm_file(data))
+        features, labels = data if isinstance(data, tuple) else read_libsvm(libsvm_file("SparseLogistic", data))
         rows, width = compressed(features)
-        self._labels = signs_of(labels, len(rows.starts) - 1)
+        self._labels = signs_of("SparseLogistic", labels, len(rows.starts) - 1)
         self._starts, self._columns, self._values = signed(rows, width, self._labels, _NUMPY[dtype])
         self._dim = width + 1
         self._take_rows(np.arange(len(self._labels)))

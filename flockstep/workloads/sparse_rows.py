@@ -43,19 +43,6 @@ def compressed(features: ArrayLike | CSR) -> tuple[Rows, int]:
     return rows, int(shape[1])
 
 
-def signs_of(labels: ArrayLike, height: int) -> NDArray[np.float64]:
-    """One label for each row, -1 or +1."""
-    signs = np.asarray(labels, dtype=np.float64)
-    if signs.shape != (height,):
-        raise ValueError(
-            f"SparseLogistic.data must have one label for each of the {height} rows, got shape {signs.shape}"
-        )
-    strange = signs[np.abs(signs) != 1]
-    if strange.size:
-        raise ValueError(f"SparseLogistic.data must have labels -1 or +1, got {strange[0]:g}")
-    return signs
-
-
 def signed(rows: Rows, width: int, signs: NDArray[np.float64], dtype: Any) -> Rows:
     """Each row, with a 1 for the bias at its end, times its label: a positive product with x is a right answer."""
     ends = rows.starts[1:]

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.utils.data import default_collate
 
 from flockstep import check
+from flockstep.vector import trainable
 from flockstep.workloads.module import ModuleWorkload
 from flockstep.workloads.sharding import deal
 
@@ -81,9 +82,8 @@ class Supervised(ModuleWorkload):
 
     def fill(self, module: nn.Module, x: Tensor) -> None:
         """Give a module like this one the parameters of a vector."""
-        trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
         with torch.no_grad():
-            for parameter, view in zip(trained, self._layout.views(x), strict=True):
+            for parameter, view in zip(trainable(module), self._layout.views(x), strict=True):
                 parameter.copy_(view)
 
 

@@ -53,10 +53,19 @@ def stacked(workload: Workload, size: int) -> Stacked | None:
 
     A subclass that changes what a gradient is must say anew how to stack it.
     """
+    stack = method_of(workload, "stack", {"start", "gradient", "shard"})
+    together: Stacked | None = None if stack is None else stack(size)
+    return together
+
+
+def method_of(workload: Workload, name: str, beside: set[str]) -> Any:
+    """A method that some workloads have; None where there is none, or where a subclass has since changed others.
+
+    What does the work of ``beside`` in another way would not know of the change.
+    """
     for kind in type(workload).__mro__:
-        if "stack" in vars(kind):
-            together: Stacked | None = workload.stack(size)  # type: ignore[attr-defined]
-            return together
-        if not {"start", "gradient", "shard"}.isdisjoint(vars(kind)):
+        if name in vars(kind):
+            return getattr(workload, name)
+        if not beside.isdisjoint(vars(kind)):
             break
     return None

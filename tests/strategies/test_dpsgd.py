@@ -182,16 +182,12 @@ def test_nor_do_folds_gates_or_codecs_lose_one(strategy, server_trains):
     strategy = fs.DPSGD(**{**vars(strategy), "server_trains": server_trains})
     trace = fs.simulate(strategy, Count(), nodes=4, steps=31, optimizer=ONE, **UNEVEN)
     total = sum(31 * (rank + 1) for rank in range(4) if server_trains or rank != strategy.server)
-    # What a codec has left out so far is still in the workers' own models.
-    left = sum(
-        (trace.models[rank] - trace.models[strategy.server]) * isinstance(strategy.codec, fs.TopK | fs.Stochastic)
-        for rank in range(4)
-    )
-    drift = left if isinstance(left, torch.Tensor) else torch.zeros(4, dtype=torch.float64)
-    if isinstance(strategy.codec, fs.Raw):
-        assert (trace.models[strategy.server] + total).tolist() == [0.0] * 4
-    else:
-        assert float((trace.models[strategy.server] + total).abs().max()) <= 0.05 * total + float(drift.abs().max())
+    # To the bit with whole numbers; a codec that rounds makes others of them.
+    assert (trace.models[strategy.server] + total).tolist() == pytest.approx([0.0] * 4, abs=1e-9 * lossy(strategy))
+
+
+def lossy(strategy):
+    return not isinstance(strategy.codec, fs.Raw)
 
 
 class Apart(Count):
@@ -331,15 +327,16 @@ def test_in_a_loop_of_ones_own(size):
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
         with fs.join(model, optimizer, fs.DPSGD(local_steps=2, ahead=2)) as node:
             x = torch.randn(32, 3, generator=torch.Generator().manual_seed(node.rank))
+            first = float((model(x) - x[:, :2]).square().mean().detach())
             for _ in range(20):
                 optimizer.zero_grad()
                 loss = (model(x) - x[:, :2]).square().mean()
                 loss.backward()
                 optimizer.step()
-        return float(loss.detach())
+        return first, float(loss.detach())
 
-    assert all(loss < 1.0 for loss in fs.launch(train, nodes=size, on="threads", timeout=60).results.values())
-    assert all(loss < 1.0 for loss in fs.simulate(train, nodes=size).results.values())
+    for trace in (fs.launch(train, nodes=size, on="threads", timeout=60), fs.simulate(train, nodes=size)):
+        assert all(last < 0.8 * first for first, last in trace.results.values())
 
 
 def test_a_crew_needs_a_workload():

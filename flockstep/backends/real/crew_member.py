@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -13,7 +12,8 @@ from torch import Tensor
 from flockstep import check
 from flockstep.errors import NodeFailed
 from flockstep.node import OptimizerFactory, stream
-from flockstep.workloads.workload import Workload
+from flockstep.optimizers import is_plain_sgd
+from flockstep.workloads.workload import Workload, method_of
 
 Descend = Callable[[Tensor, np.random.Generator, int, float], None]
 """``descend(x, rng, steps, rate)``: plain gradient steps in the memory of ``x``."""
@@ -50,15 +50,7 @@ def descent(workload: Workload, optimizer: torch.optim.Optimizer) -> Descend | N
 
     A subclass that changes what a gradient is must say anew how to descend.
     """
-    if not _is_plain(optimizer):
-        return None
-    for kind in type(workload).__mro__:
-        if "descend" in vars(kind):
-            own: Descend = workload.descend  # type: ignore[attr-defined]
-            return own
-        if "gradient" in vars(kind):
-            break
-    return None
+    return method_of(workload, "descend", {"gradient"}) if is_plain_sgd(optimizer) else None
 
 
 def beside(workload: Workload) -> Workload:
@@ -81,11 +73,3 @@ def orders(steps: Sequence[int], members: int) -> dict[int, int]:
 def failed(rank: int, number: int, what: str) -> NodeFailed:
     """What is raised where a crew is put to work and a member cannot."""
     return NodeFailed(f"node {rank}: member {number} of its crew {what}", rank=rank)
-
-
-def _is_plain(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether a step is ``x <- x - lr * g``."""
-    if type(optimizer) is not torch.optim.SGD or len(optimizer.param_groups) != 1:
-        return False
-    group: dict[str, Any] = optimizer.param_groups[0]
-    return not any(group[name] for name in ("momentum", "weight_decay", "nesterov", "maximize"))

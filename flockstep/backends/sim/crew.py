@@ -66,9 +66,7 @@ class Crew:
                 node.params.copy_(loaded)
         node.count("stale writes", self._writes - before)
         self._writes += 1
-        node.params.grad = g
-        node.optimizer.step()
-        node.params.grad = None
+        await node.step(g)
 
 
 def _moment(node: TrainingNode) -> Suspend:

@@ -18,6 +18,7 @@ from flockstep.backends.sim.times import Floats, Times
 from flockstep.flock import Flock
 from flockstep.message import HEADER_BYTES, Message, ring_bytes
 from flockstep.node import Channels, Handler, Pending
+from flockstep.optimizers import is_plain_sgd
 from flockstep.trace import NodeReport
 from flockstep.workloads.workload import Stacked
 
@@ -50,7 +51,7 @@ class SimFlock(Flock):
         self.kept, self.kept_before = {}, {}
         self._stacked, self._draws, self._channels = stacked, draws, Channels(0)
         self._numbers: dict[str, Any] = {}
-        self._plain = _is_plain_sgd(optimizer)
+        self._plain = is_plain_sgd(optimizer)
         self._equal = np.full((1, self.size), 1 / self.size)
         self._mixing: tuple[Sequence[dict[int, float]], Tensor, Floats] | None = None
 
@@ -180,14 +181,6 @@ class _Steps:
         if k is None:
             raise StopAsyncIteration
         return k
-
-
-def _is_plain_sgd(optimizer: torch.optim.Optimizer) -> bool:
-    if type(optimizer) is not torch.optim.SGD or len(optimizer.param_groups) != 1:
-        return False
-    hooks = (optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks)
-    group = optimizer.param_groups[0]
-    return not any(hooks) and not any(group[name] for name in ("momentum", "weight_decay", "maximize", "nesterov"))
 
 
 def _matrix(rows: Sequence[dict[int, float]], dtype: torch.dtype) -> tuple[Tensor, Floats]:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import torch
 
 from flockstep.backends.sim.compute import clocks_of, starts_of
 from flockstep.backends.sim.draws import Draws
@@ -21,24 +20,10 @@ from flockstep.budget import Budget
 from flockstep.errors import Diverged, FlockstepError
 from flockstep.flock import not_row_wise
 from flockstep.node import stream
+from flockstep.optimizers import works_by_coordinate
 from flockstep.strategy import describe
 from flockstep.trace import Row, Trace
 from flockstep.workloads.workload import Stacked, Workload, stacked
-
-_BY_COORDINATE = {
-    torch.optim.ASGD,
-    torch.optim.Adadelta,
-    torch.optim.Adagrad,
-    torch.optim.Adam,
-    torch.optim.AdamW,
-    torch.optim.Adamax,
-    torch.optim.NAdam,
-    torch.optim.RAdam,
-    torch.optim.RMSprop,
-    torch.optim.Rprop,
-    torch.optim.SGD,
-}
-"""Optimizers of torch that treat every coordinate for itself; one of a user's own says ``row_wise = True``."""
 
 OnRow = Callable[[int, Row], None]
 
@@ -69,9 +54,8 @@ class _Run:
         start = self._judge.start()
         params = start.expand(len(seeds), size, -1).clone()
         optimizer = job.optimizer([params])
-        kind = type(optimizer)
-        if kind not in _BY_COORDINATE and not vars(kind).get("row_wise", False):
-            raise NotRowWise(f"{kind.__name__} may look at more than one coordinate at a time")
+        if not works_by_coordinate(optimizer):
+            raise NotRowWise(f"{type(optimizer).__name__} may look at more than one coordinate at a time")
         draws = Draws(whole, [[stream(seed, rank, "data") for rank in range(size)] for seed in seeds], steps)
         self._rows: list[list[Row]] = [[] for _ in seeds]
         self._flock = SimFlock(
