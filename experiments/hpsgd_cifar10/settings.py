@@ -9,6 +9,7 @@ import torch
 
 import flockstep as fs
 from flockstep.strategy import Strategy
+from flockstep.units import bytes_per_second
 from flockstep.workloads.convex import Quadratics
 
 NODES = 4
@@ -19,9 +20,12 @@ METHODS: dict[str, Strategy] = {
     "CoCoD, period 8": fs.CoCoD(period=8),
     "HPSGD": fs.HPSGD(),
     "HPSGD, outer_lr 0.5": fs.HPSGD(outer_lr=0.5),
+    "HPSGD, k at most 8": fs.HPSGD(k_max=8),
 }
 LINKS = ("1 Gbit/s", "100 Mbit/s", "20 Mbit/s")
+LATENCY = "1 ms"
 COMPUTE = fs.Compute(step="20 ms", spread=0.1)
+_TRIES, _NEAR, _SMALL = 6, 0.01, 2000
 PARAMETERS = 274_042
 """Of ResNet-20 with its statistics, and what fills the gaps between tensors: how much travels."""
 
@@ -57,7 +61,7 @@ class Job:
     @property
     def network(self) -> fs.Network:
         """Its links."""
-        return fs.Network(bandwidth=self.link, latency="1 ms")
+        return fs.Network(bandwidth=self.link, latency=LATENCY)
 
 
 def jobs(size: Size) -> list[Job]:
@@ -66,21 +70,32 @@ def jobs(size: Size) -> list[Job]:
 
 
 def steps_in_time(job: Job) -> int:
-    """How many steps fit into the wall time: virtual time depends on bytes and not on numbers, so any model will do."""
+    """How many steps fit into the wall time.
+
+    Virtual time depends on bytes and not on numbers: any model will do, and a small one over a link that is slower by
+    as much.
+    """
+    network = fs.Network(bandwidth=f"{bytes_per_second(job.link) * _SMALL / PARAMETERS} B/s", latency=LATENCY)
 
     def seconds(steps: int) -> float:
         return fs.simulate(
             METHODS[job.method],
-            Quadratics(dim=PARAMETERS, noise=0.0),
+            Quadratics(dim=_SMALL, noise=0.0),
             nodes=NODES,
             steps=steps,
             optimizer=partial(torch.optim.SGD, lr=0.0),
-            network=job.network,
+            network=network,
             compute=COMPUTE,
             record_every=steps,
             seed=job.size.seed,
         ).seconds
 
-    # As many as the longest period at least, so that what happens once a period is in it.
-    tried = 64 if job.size.seconds > 1 else 16
-    return max(4, round(tried * job.size.seconds / seconds(tried)))
+    # What comes once a period, or takes a while to settle, counts more in a short run than in a long one: try again
+    # with what the last try says, until it says the same.
+    steps = 64 if job.size.seconds > 1 else 16
+    for _ in range(_TRIES):
+        took = seconds(steps)
+        if abs(took - job.size.seconds) <= _NEAR * job.size.seconds:
+            break
+        steps = max(4, round(steps * job.size.seconds / took))
+    return steps

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import time
-from collections.abc import Callable
 
 import torch
+from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 
 import flockstep as fs
@@ -23,9 +24,9 @@ def run(job: Job) -> tuple[Figures, list[Figures]]:
     torch.set_num_threads(1)
     torch.backends.cudnn.benchmark = True
     began, steps = time.monotonic(), steps_in_time(job)
-    curve: list[Figures] = []
+    looks = Looks(job)
     trace = fs.simulate(
-        lambda: train(job, steps, curve.append), nodes=NODES, network=job.network, compute=COMPUTE, seed=job.size.seed
+        lambda: train(job, steps, looks), nodes=NODES, network=job.network, compute=COMPUTE, seed=job.size.seed
     )
     place = {"method": job.method, "link": job.link}
     figures = {
@@ -37,10 +38,35 @@ def run(job: Job) -> tuple[Figures, list[Figures]]:
         "MB sent per node": round(trace.bytes_sent / 1e6, 1),
         "seconds": round(time.monotonic() - began, 1),
     }
-    return figures, [{**place, **point} for point in curve]
+    return figures, [{**place, **point} for point in looks.curve]
 
 
-def train(job: Job, steps: int, on_point: Callable[[Figures], None]) -> float:
+class Looks:
+    """How good the average of all nodes' models is, along the way.
+
+    Virtual nodes are in one process, so that looking costs no virtual time, as asking for models would.
+    """
+
+    def __init__(self, job: Job) -> None:
+        self.curve: list[Figures] = []
+        self._job, self._here = job, 0
+        self._sum: dict[str, Tensor] | None = None
+
+    def look(self, model: nn.Module, step: int, now: float) -> None:
+        """A node has come to a step at which all are looked at; the last to come has the average."""
+        state = {name: tensor.detach().double() for name, tensor in model.state_dict().items()}
+        before = self._sum
+        self._sum = state if before is None else {name: before[name] + tensor for name, tensor in state.items()}
+        self._here += 1
+        if self._here == NODES:
+            average = copy.deepcopy(model)
+            average.load_state_dict({name: tensor / NODES for name, tensor in self._sum.items()})
+            right = accuracy(average, images_of(self._job.size, "test"))
+            self.curve.append({"step": step, "accuracy": 100 * right, "virtual s": now})
+            self._sum, self._here = None, 0
+
+
+def train(job: Job, steps: int, looks: Looks) -> float:
     """The loop of one node: nothing in it but the ``with`` line knows of the others."""
     size = job.size
     torch.manual_seed(size.seed)
@@ -54,7 +80,6 @@ def train(job: Job, steps: int, on_point: Callable[[Figures], None]) -> float:
             gradient(next(batches))
             optimizer.step()
             schedule.step()
-            if node.rank == 0 and k % max(1, steps // size.points) == 0:
-                right = accuracy(node.average_model(), images_of(size, "test"))
-                on_point({"step": k, "accuracy": 100 * right, "virtual s": node.now})
+            if k % max(1, steps // size.points) == 0:
+                looks.look(model, k, node.now)
     return accuracy(model, images_of(size, "test")) if node.rank == 0 else math.nan

@@ -22,8 +22,8 @@ def draw(rows: Sequence[Figures], curves: Sequence[Figures], path: Path, title: 
         short = [p for p in curves if p["nodes"] in (1, nodes) and p["passes"] == min(q["passes"] for q in curves)]
         for color, method in enumerate(METHODS):
             for panel, axis in ((by_passes, "passed"), (by_time, "virtual s")):
-                points = _mean_curve([p for p in short if p["method"] == method], axis)
-                panel.plot(*zip(*points, strict=True), color=f"C{color}", label=method, lw=1.4)
+                if points := _mean_curve([p for p in short if p["method"] == method], axis):
+                    panel.plot(*zip(*points, strict=True), color=f"C{color}", label=method, lw=1.4)
         by_passes.set(xlabel="passes over the data, all nodes together", title=f"{nodes} nodes")
         by_time.set(xlabel="virtual seconds", xscale="log")
         _draw_ends(ends, rows, nodes)
@@ -52,6 +52,8 @@ def _draw_ends(panel: Any, rows: Sequence[Figures], nodes: int) -> None:
     for shift, passes in zip((-0.2, 0.2), sorted({row["passes"] for row in mine}), strict=True):
         for place, method in enumerate(METHODS):
             found = [row["accuracy"] for row in mine if row["method"] == method and row["passes"] == passes]
+            if not found:
+                continue
             mean = statistics.fmean(found)
             panel.barh(place + shift, mean, 0.36, color=f"C{place}", alpha=1.0 if shift < 0 else 0.55)
             panel.text(mean, place + shift, f" {mean:.1f} ({passes:g} passes)", va="center", fontsize=7)

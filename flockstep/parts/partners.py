@@ -5,6 +5,9 @@ A pair average is applied as a difference, on both sides from the same two decod
     d = (Q(v_j) - Q(v_i)) / 2;      v_i <- v_i + d;      v_j <- v_j - d
 
 so that v_i + v_j stays what it was whatever the codec does, and averages that overlap need no lock.
+
+Batch-norm statistics are no sum of steps, and differences that are added late could carry a variance below zero: a node
+goes half the way to its partner's, from wherever its own are then.
 """
 
 from __future__ import annotations
@@ -37,7 +40,10 @@ def matching(seed: int, round: int, size: int) -> dict[int, int]:
 
 
 async def gain(node: Node, topic: str, topology: Topology, sent: Tensor, ways: Coder) -> Tensor | None:
-    """What ``sent`` gains from the first neighbour that answers, whose handler is ``meet``; None if nobody does."""
+    """What ``sent`` gains from the first neighbour that answers, whose handler is ``meet``; None if nobody does.
+
+    Where it has statistics: the neighbour's. It is meant for ``take``.
+    """
     for peer in partners(node, topology):
         try:
             message = ways.write(sent)
@@ -55,8 +61,22 @@ async def gain(node: Node, topic: str, topology: Topology, sent: Tensor, ways: C
         # It knew the distance when it chose its scale, so that this can be read; but nothing is taken on trust.
         theirs = in_full(ways.read(reply, sent), node, peer)
         node.count("exchanges")
-        return _half_of_the_way(theirs, ways.own(message, sent))
+        _half_of_the_way(theirs[: node.trained], ways.own(message, sent)[: node.trained])
+        return theirs
     return None
+
+
+def take(node: Node, x: Tensor, shown: Tensor, began: Tensor, gained: Tensor | None) -> None:
+    """Bring together what ``x`` has learned since it ``began`` and what came to the copy that others see."""
+    trained = node.trained
+    with node.undisturbed():
+        if gained is not None:
+            shown[:trained].add_(gained[:trained])
+            x[trained:].lerp_(gained[trained:], 0.5)
+        # In this order, a node that met nobody is where it was, to the bit.
+        x[:trained].add_(shown[:trained] - began[:trained])
+        shown.copy_(x)
+    began.copy_(x)
 
 
 def meet(v: Tensor, ways: Coder, message: Message) -> Message:

@@ -80,7 +80,8 @@ class Server:
             self._settle()
             if alone:
                 # Nobody else has moved the model: the sum is x itself, and what adding a difference rounds is not lost.
-                self.model.copy_(x)
+                own = x.numel() if len(self._pushes) == 1 else self._node.trained
+                self.model[:own].copy_(x[:own])
             self._waiting.discard(self._node.rank)
             return self.model.clone()
 
@@ -159,10 +160,13 @@ class Server:
                     self._node.send(peer, self._reply(peer))
 
     def _fold_all(self) -> None:
+        trained = self._node.trained
         for change, version in self._changes:
             staleness = max(0, self.version - version)
             self._node.count(f"staleness {_bucket(staleness)}")
-            self.model.add_(change, alpha=self._rate * (1 + staleness) ** -self._damping)
+            self.model[:trained].add_(change[:trained], alpha=self._rate * (1 + staleness) ** -self._damping)
+            # Batch-norm statistics are no sum of steps: they are the mean of the workers'.
+            self.model[trained:].add_(change[trained:], alpha=1 / len(self._pushes))
         self._version += 1
         self._changes.clear()
         self._folding.clear()

@@ -32,7 +32,7 @@ from flockstep.node import Node, Pending
 from flockstep.parts.codecs.codec import Codec
 from flockstep.parts.codecs.coder import Coder, coder
 from flockstep.parts.codecs.raw import Raw
-from flockstep.parts.partners import gain, meet, meet_to_the_end
+from flockstep.parts.partners import gain, meet, meet_to_the_end, take
 from flockstep.parts.topologies import Complete, Topology
 
 _TOPIC = "adpsgd"
@@ -65,15 +65,10 @@ class ADPSGD:
         def renew(gained: Tensor | None) -> None:
             nonlocal met
             with node.undisturbed():
-                if gained is not None:
-                    live.add_(gained)
-                # In this order, a node that met nobody is where it was, to the bit.
-                x.add_(live - copied)
-                live.copy_(x)
                 # How often others have moved the live model since the copy was taken.
                 node.count("staleness", met)
                 met = 0
-            copied.copy_(x)
+            take(node, x, live, copied, gained)
 
         node.answer(_TOPIC, answer)
         averaging: Pending[Tensor | None] | None = None

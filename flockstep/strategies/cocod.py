@@ -83,7 +83,10 @@ class OverlapLocalSGD:
         async for k in node.steps():
             await node.step(await node.gradient(x))
             if (k + 1) % self.period == 0:
-                velocity.mul_(self.anchor_momentum).add_(await pending - anchor)
+                velocity.mul_(self.anchor_momentum)
+                # Momentum could carry a variance below zero: statistics have none.
+                velocity[node.trained :] = 0
+                velocity.add_(await pending - anchor)
                 anchor.add_(velocity)
                 x.sub_(x - anchor, alpha=self.pull)
                 pulled.copy_(x)

@@ -7,7 +7,7 @@ DiLoCo          change_i = W - x_i;      W <- Nesterov(W, mean_i change_i);     
 EagerDiLoCo     the same without waiting: the mean of others' changes is one period old, one's own part of it is fresh,
                     W_i <- Nesterov(W_i, mean(old) + (change_i - old_i) / n)
                 so that the W_i differ by a fresh change / n. The first period has nothing of others: one's own stands
-                for all. When the run ends, the W_i are averaged.
+                for all. Batch-norm statistics stay a node's own. When the run ends, the W_i are averaged.
 
 A period that the end of the run cuts short is closed like any other. The inner optimizer is yours, AdamW in the papers.
 
@@ -83,6 +83,8 @@ class EagerDiLoCo(_Outer):
         async def close_period(pending: Pending[Tensor] | None) -> Pending[Tensor]:
             fresh = world - x
             eager = fresh if pending is None else (await pending).add_(fresh - old, alpha=1 / node.size)
+            # Added late, others' changes could carry a variance below zero.
+            eager[node.trained :] = fresh[node.trained :]
             outer.step(world, eager)
             x.copy_(world)
             old.copy_(fresh)

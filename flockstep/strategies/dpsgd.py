@@ -148,8 +148,9 @@ class _Worker:
                 self._miss_the_server()
                 return
             fresh = Raw().decode(inner, self._given)
-        self._greeted = True
-        self._x.add_(fresh - self._given)
+        self._greeted, trained = True, self._node.trained
+        self._x[:trained].add_((fresh - self._given)[:trained])
+        self._x[trained:].copy_(fresh[trained:])
         self._given.copy_(fresh)
         self._version.fill_(version)
 
@@ -230,10 +231,15 @@ class _Worker:
             self._push, self._alone = None, 0
 
     def _take(self, fresh: Tensor, pushed: Tensor, version: int) -> None:
-        """The steps taken since the push, and what the codec left out of it, stay."""
+        """The steps taken since the push, and what the codec left out of it, stay.
+
+        A worker's batch-norm statistics stay its own, and the server is told how they move: it has the mean of all.
+        """
+        trained = self._node.trained
         self._node.count("exchanges")
-        self._x.add_((fresh - self._given).sub_(pushed))
-        self._given.copy_(fresh)
+        self._x[:trained].add_((fresh - self._given).sub_(pushed)[:trained])
+        self._given[:trained].copy_(fresh[:trained])
+        self._given[trained:].add_(pushed[trained:])
         self._version.fill_(version)
 
     def _miss_the_server(self) -> None:

@@ -14,7 +14,7 @@ Zhou, Ye, Zhang, Lv: hierarchical parallel SGD, arXiv 2009.02701.
 
 Sends   one change per period, in the background
 Waits   for a mean that takes longer than its period
-Keeps   W, and the change under way
+Keeps   W, the change under way, and the batch-norm statistics it is the change of
 """
 
 from __future__ import annotations
@@ -60,6 +60,7 @@ class HPSGD:
         x, mean, outer = node.params, self.average.start(node, "change"), Outer(node, lr=self.outer_lr)
         watch = Oscillation("HPSGD", speaks=node.rank == 0)
         world, change = node.keep("global", x.clone()), node.keep("change under way", torch.zeros_like(x))
+        since = node.keep("statistics under way", outer.statistics(x).clone())
         state = node.keep("period", torch.tensor([self.local_steps or self._within(_FIRST), 0, 0]))
         k, taken, fitted = state.tolist()
         flight = _Flight(self, node, mean, change, fitted) if fitted else None
@@ -73,23 +74,27 @@ class HPSGD:
                 fitted = k if flight is None else flight.fitted or _MORE * k
                 landed = None if flight is None else await flight.landed()
                 torch.sub(world, x, out=change)
+                begun = outer.statistics(world).clone()
                 if landed is not None:
-                    k = self._merge(world, *landed, outer, watch)
+                    k = self._merge(world, *landed, outer, since, watch)
                 x.copy_(world)
+                since.copy_(begun)
                 flight, taken = _Flight(self, node, mean, change, fitted), 0
             state.copy_(torch.tensor([k, taken, fitted]))
-        last = world - x
+        last, begun = world - x, outer.statistics(world).clone()
         if flight is not None:
-            self._merge(world, *await flight.landed(), outer, watch)
+            self._merge(world, *await flight.landed(), outer, since, watch)
         if taken:
-            outer.step(world, await mean(last))
+            outer.step(world, await mean(last), since=begun)
         x.copy_(world)
         state.copy_(torch.tensor([k, 0, 0]))
 
-    def _merge(self, world: Tensor, change: Tensor, fitted: float, outer: Outer, watch: Oscillation) -> int:
+    def _merge(
+        self, world: Tensor, change: Tensor, fitted: float, outer: Outer, since: Tensor, watch: Oscillation
+    ) -> int:
         """Take in what was under way; how many steps the next period has."""
-        watch.see(change)
-        outer.step(world, change)
+        watch.see(change[: change.numel() - since.numel()])
+        outer.step(world, change, since=since)
         return self.local_steps or self._within(math.ceil(fitted))
 
     def _within(self, k: int) -> int:

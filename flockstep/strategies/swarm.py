@@ -34,7 +34,7 @@ from flockstep.node import Node, Pending
 from flockstep.parts.codecs.codec import Codec
 from flockstep.parts.codecs.coder import Coder, asks_again, coder
 from flockstep.parts.codecs.raw import Raw
-from flockstep.parts.partners import gain, in_full, matching, meet, meet_to_the_end, partners, swap
+from flockstep.parts.partners import gain, in_full, matching, meet, meet_to_the_end, partners, swap, take
 from flockstep.parts.topologies import Complete, Topology
 
 _TOPIC = "swarm"
@@ -82,28 +82,17 @@ class Swarm(_Local):
             await node.step(await node.gradient(x))
             left -= 1
             if left <= 0 and pending.done:
-                _merge(node, x, y, s, await pending)
+                take(node, x, y, s, await pending)
                 pending = None
                 node.count("late steps", late)
             elif left <= 0:
                 late += 1
-        _merge(node, x, y, s, None if pending is None else await pending)
+        take(node, x, y, s, None if pending is None else await pending)
         meet_to_the_end(node, _TOPIC, y, ways, x)
 
     async def _exchange(self, node: Node, sent: Tensor, ways: Coder) -> Tensor | None:
         """What this node's copy gains from a neighbour; None if nobody answers."""
         return await gain(node, _TOPIC, self.topology, sent, ways)
-
-
-def _merge(node: Node, x: Tensor, y: Tensor, s: Tensor, gained: Tensor | None) -> None:
-    """Bring what was learned and what was gained together."""
-    with node.undisturbed():
-        if gained is not None:
-            y.add_(gained)
-        # In this order, a node that met nobody is where it was, to the bit.
-        x.add_(y - s)
-        y.copy_(x)
-    s.copy_(x)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -71,13 +71,13 @@ def logging(kind, log):
 @pytest.mark.parametrize("size", [1, 2, 5])
 def test_swarm_is_what_the_paper_says_under_the_schedule_that_happened(size, local_steps, geometric, monkeypatch):
     log = []
-    merge = swarm._merge
+    merge = swarm.take
 
     def logged_merge(node, x, y, s, gained):
         log.append(("merges", node.rank, gained is not None))
         merge(node, x, y, s, gained)
 
-    monkeypatch.setattr(swarm, "_merge", logged_merge)
+    monkeypatch.setattr(swarm, "take", logged_merge)
     strategy = logging(fs.Swarm, log)(local_steps=local_steps, geometric=geometric)
     trace = fs.simulate(strategy, PROBLEM, nodes=size, steps=STEPS, optimizer=SGD, seed=SEED, **HARDWARE)
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from flockstep import check
 from flockstep.backends.real.drive import Background, Block
 from flockstep.backends.real.fabric import Fabric
+from flockstep.backends.real.mailbox.memory import Buffers
 from flockstep.errors import located
 from flockstep.message import Message, ring_bytes
 from flockstep.node import Channels, Handler, Node, Pending, stream
@@ -29,7 +30,7 @@ class RealNode(Node):
         self.tally = NodeReport(rank)
         self.kept, self.kept_before = {}, {}
         self.channels = Channels(rank)
-        self.fabric = fabric
+        self.fabric, self._copies = fabric, Buffers()
         self._background: list[Background[Any]] = []
         self._began, self._paused = time.perf_counter(), 0.0
 
@@ -43,7 +44,7 @@ class RealNode(Node):
         nbytes = ring_bytes(v.nbytes, self.size)
         self.tally.bytes_sent += nbytes
         self.tally.bytes_received += nbytes
-        result: Tensor = await self._meet(self.fabric.mean, v.detach().clone(), "mean", channel)
+        result: Tensor = await self._meet(self.fabric.mean, self._copies.copy(v), "mean", channel)
         return result
 
     async def exchange(self, messages: Sequence[Message], channel: str = "exchange") -> list[Message]:

@@ -1,7 +1,7 @@
 """Nodes as processes: collectives by torch.distributed (gloo; NCCL where each node has a GPU), messages by mailbox.
 
-Every channel has a process group and a thread of its own, found by name, so that background collectives neither wait
-for nor mix with others, and nodes may open channels in any order.
+Every channel has a process group, a thread and a CUDA stream of its own, found by name, so that background collectives
+neither wait for nor mix with others, and nodes may open channels in any order.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from torch import Tensor
 
 from flockstep.backends.real import c10d
 from flockstep.backends.real.mail import MailFabric
+from flockstep.backends.real.moments import Moment, Streams
 from flockstep.backends.real.rendezvous import Rendezvous
 from flockstep.errors import Deadlock, FlockstepError, LostPeer, nodes_named, stuck, unlike
 from flockstep.message import HEADER_BYTES, Message
@@ -33,23 +34,25 @@ class _Channel:
 
     def __init__(self, name: str, connect: Callable[[], Any]) -> None:
         self._name, self._connect = name, connect
-        self._jobs: SimpleQueue[tuple[Future[Any], Callable[[Any, bool], Any]]] = SimpleQueue()
+        self._jobs: SimpleQueue[tuple[Future[Any], Callable[[Any, bool], Any], Moment]] = SimpleQueue()
         threading.Thread(target=self._run, name=f"channel {name}", daemon=True).start()
 
-    def begin(self, job: Callable[[Any, bool], Any]) -> Future[Any]:
-        """Queue a collective: ``job(group, first)``."""
+    def begin(self, job: Callable[[Any, bool], Any], moment: Moment) -> Future[Any]:
+        """Queue a collective: ``job(group, first)``, once its data is there."""
         future: Future[Any] = Future()
-        self._jobs.put((future, job))
+        self._jobs.put((future, job, moment))
         return future
 
     def _run(self) -> None:
         group: Any = None
+        streams: Streams = {}
         while True:
-            future, job = self._jobs.get()
+            future, job, moment = self._jobs.get()
             try:
                 first = group is None
                 group = self._connect() if first else group
-                result = job(group, first)
+                with moment.aside(streams):
+                    result = job(group, first)
             except FlockstepError as error:
                 _settle(future, error=error)
             except Exception as error:
@@ -76,18 +79,19 @@ class ProcessFabric(MailFabric):
             group.allreduce([v]).wait()
             return v.div_(self._size)
 
-        return self._channel(channel, v.device).begin(job)
+        return self._channel(channel, v.device).begin(job, Moment([v]))
 
     def exchange(self, messages: Sequence[Message], channel: str, round: int) -> Future[list[Message]]:
         # Gloo exchanges in host memory only.
         home = messages[0].data.device
         device = home if self._nccl(home) else torch.device("cpu")
+        moment = Moment([message.data for message in messages])
 
         def job(group: Any, first: bool) -> list[Message]:
             received = _exchange(group, messages, device)
-            return [Message(m.data.to(home), m.codec, m.shape, m.dtype) for m in received]
+            return [Message(moment.home(m.data.to(home)), m.codec, m.shape, m.dtype) for m in received]
 
-        return self._channel(channel, device).begin(job)
+        return self._channel(channel, device).begin(job, moment)
 
     def wait(self, future: Future[Any], where: str, channel: str, round: int) -> Any:
         deadline = time.monotonic() + self.timeout

@@ -45,6 +45,12 @@ class Buffers:
             self._kept.append(fresh)
             return fresh
 
+    def copy(self, v: Tensor) -> Tensor:
+        """A copy of a vector, yours as long as you hold it; on a GPU, where torch keeps memory for this, by torch."""
+        if v.device.type != "cpu" or v.nbytes < _SHORT:
+            return v.detach().clone()
+        return torch.from_numpy(self.take(v.nbytes)).view(v.dtype).view(v.shape).copy_(v.detach())
+
 
 class Staging:
     """Brings data to where a socket can read it: from a GPU through pinned memory, on a stream of its own."""
