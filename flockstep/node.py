@@ -71,6 +71,9 @@ class Node(ABC):
     """How many steps it was asked for in all, where anybody knows."""
     own_loop = False
     """Whether gradients and steps are those of a loop of the user's own."""
+    workload: Any = None
+    """This node's part of what it trains on, where that is a workload: for a strategy that has to know more of it than
+    its gradients."""
     kept: dict[str, Tensor]
     """What ``keep`` registered."""
     kept_before: dict[str, Tensor]

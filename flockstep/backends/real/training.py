@@ -24,6 +24,8 @@ from flockstep.workloads.workload import Workload, tensors_of
 class TrainingNode(RealNode):
     """A node whose gradients are a workload's."""
 
+    workload: Workload
+
     def __init__(
         self,
         fabric: Fabric,
@@ -47,7 +49,7 @@ class TrainingNode(RealNode):
         self.planned = steps if isinstance(steps, int) else None
         self._optimizer, self._seed, self._timeout = optimizer, seed, timeout
         self._crew: Crew | None = None
-        self._workload, self._on_row = workload, on_row
+        self.workload, self._on_row = workload, on_row
         self._data = stream(seed, rank, "data")
         self._one_sided = one_sided
         self.ledger = Ledger(self, steps, together=not one_sided) if isinstance(steps, Budget) else None
@@ -60,14 +62,14 @@ class TrainingNode(RealNode):
 
     def tensors(self, v: Tensor) -> list[Tensor]:
         """As the workload knows them."""
-        return tensors_of(self._workload, v)
+        return tensors_of(self.workload, v)
 
     async def gradient(self, x: Tensor) -> Tensor:
         """A gradient of this node's shard."""
 
         def compute() -> Tensor:
             with self.spending("computing"):
-                return self._workload.gradient(x, self._data)
+                return self.workload.gradient(x, self._data)
 
         self.tally.gradients += 1
         g: Tensor = await Block(compute)
@@ -106,7 +108,7 @@ class TrainingNode(RealNode):
         # The vector may move to shared memory: nobody must be reading it meanwhile.
         with self.undisturbed():
             return gather(
-                self._workload,
+                self.workload,
                 self.params,
                 self._optimizer,
                 threads=threads,
@@ -159,7 +161,7 @@ class TrainingNode(RealNode):
             return None
         # Past the node's own verbs: not part of the algorithm, so its bytes are not counted.
         gathered = snapshots.of_the_living(self, self.fabric.ask)
-        loss = self._workload.loss(gathered.mean.to(self.params.dtype))
+        loss = self.workload.loss(gathered.mean.to(self.params.dtype))
         return loss, float(self.tally.bytes_sent), gathered.spread
 
     def _measure_together(self) -> tuple[float, float, float]:
@@ -169,7 +171,7 @@ class TrainingNode(RealNode):
         distance = (self.params - average).square().sum().double().reshape(1)
         spread = self._unseen_mean(distance)
         # Everybody waits for the verdict of node 0, so that a loss that is not finite ends all nodes alike.
-        loss = self._workload.loss(average) if self.rank == 0 else 0.0
+        loss = self.workload.loss(average) if self.rank == 0 else 0.0
         loss = self.size * float(self._unseen_mean(torch.tensor([loss], dtype=torch.float64)))
         return loss, float(sent), float(spread)
 

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 class TrainingNode(SimNode):
     """A node whose gradients are a workload's."""
 
+    workload: Workload
+
     def __init__(
         self,
         world: World,
