@@ -24,6 +24,10 @@ class _Meeting:
         self.brought: dict[int, Any] = {}
         self.futures: dict[int, Future[Any]] = {}
 
+    def unsettled(self) -> dict[int, Future[Any]]:
+        """Of those who wait still: who failed after it came, or lost somebody, has been told already."""
+        return {rank: future for rank, future in self.futures.items() if not future.done()}
+
 
 class Hub:
     """The shared memory all threads of a run meet in."""
@@ -60,10 +64,10 @@ class Hub:
         try:
             results = complete([meeting.brought[r] for r in range(self.size)])
         except Exception as error:
-            for waiting in meeting.futures.values():
+            for waiting in meeting.unsettled().values():
                 waiting.set_exception(error)
         else:
-            for r, waiting in meeting.futures.items():
+            for r, waiting in meeting.unsettled().items():
                 waiting.set_result(results[r])
         return future
 
@@ -72,9 +76,8 @@ class Hub:
         with self.changed:
             self.failed.setdefault(rank, error)
             for meeting in self.meetings.values():
-                for r, future in meeting.futures.items():
-                    if not future.done():
-                        future.set_exception(error if r == rank else self.lost(r, meeting.where))
+                for r, future in meeting.unsettled().items():
+                    future.set_exception(error if r == rank else self.lost(r, meeting.where))
             self.changed.notify_all()
 
     def leave(self, rank: int, rounds: dict[str, int]) -> None:
@@ -100,13 +103,12 @@ class Hub:
             dead = [r for r in self.failed if r not in meeting.brought]
             if not gone and not dead:
                 continue
-            for r, future in meeting.futures.items():
-                if not future.done():
-                    future.set_exception(
-                        stuck([r], meeting.where, gone, channel=channel, round=round)
-                        if gone
-                        else self.lost(r, meeting.where)
-                    )
+            for r, future in meeting.unsettled().items():
+                future.set_exception(
+                    stuck([r], meeting.where, gone, channel=channel, round=round)
+                    if gone
+                    else self.lost(r, meeting.where)
+                )
 
 
 class ThreadFabric:
