@@ -45,11 +45,12 @@ def main() -> None:
     parser = arguments(NAME, __doc__ or "")
     parser.add_argument("--nodes", type=int, default=2, help="how many (default: %(default)s)")
     parser.add_argument("--rate", default="100 Mbit/s", help="of each link, both ways (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, help="how often every row has its turn (default: 15)")
     options = parser.parse_args()
     # So that an end by SIGTERM is an orderly one, too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     torch.set_num_threads(1)
-    hidden, rounds = (128, 1) if options.quick else (256, 15)
+    hidden, rounds = (128, 1) if options.quick else (256, options.rounds or 15)
     try:
         with Lab(nodes=options.nodes, rate=options.rate) as lab:
             link, found = measure(lab, hidden, rounds)
@@ -66,7 +67,9 @@ def main() -> None:
     note = describe(link, found, options.nodes, options.rate, rounds)
     folder = options.out or (None if options.quick else RESULTS)
     figures = {"shares": {row["row"]: row["share"] for row in rows}, "goodput": link["share_of_rate"]}
-    finish(NAME, rows, figures=figures, met=bars(rows), folder=folder, note=note)
+    # Rows of another number of nodes are kept beside those of two.
+    name = NAME if options.nodes == 2 else f"{NAME}_{options.nodes}"
+    finish(name, rows, figures=figures, met=bars(rows), folder=folder, note=note)
 
 
 def measure(lab: Lab, hidden: int, rounds: int) -> tuple[Found, Found]:

@@ -9,7 +9,7 @@ import torch
 import typer
 
 import flockstep
-from flockstep.cli import demo, doctor, keys, run, simulate
+from flockstep.cli import a2c, demo, doctor, keys, lda, run, simulate
 
 _HELP = """
 Train in a flock, not in lockstep: PyTorch training on machines that are far
@@ -28,6 +28,11 @@ apart, uneven or unreliable.
 \b
 [bold]And train your own script on several processes:[/bold]
   flockstep run -n 4 train.py
+
+\b
+[bold]Two applications, on all cores and on several machines:[/bold]
+  flockstep lda fit my-texts/ --topics 50 --out my-topics
+  flockstep a2c CartPole-v1 --threads 2
 
 \b
 [bold]Something is wrong between machines?[/bold]
@@ -50,6 +55,8 @@ app.command("simulate", help=simulate.HELP)(simulate.simulate)
 app.command("run", help=run.HELP, context_settings={"allow_interspersed_args": False})(run.run)
 app.command("doctor", help=doctor.HELP)(doctor.doctor)
 app.add_typer(keys.app, name="keys")
+app.add_typer(lda.app, name="lda")
+app.command("a2c", help=a2c.HELP)(a2c.a2c)
 
 
 def _show_version(wanted: bool) -> None:

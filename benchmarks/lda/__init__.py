@@ -1,0 +1,1 @@
+"""Topic models on one machine, beside their peers."""

@@ -1,0 +1,146 @@
+"""``flockstep lda``: topics of a corpus, from a folder of texts to a page to explore."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+
+from flockstep import check
+from flockstep.cli import consoles, options
+from flockstep.cli import lda_options as asked
+
+HELP = """Find the topics of a corpus, look at them, and use them on new texts.
+
+\b
+[bold]Examples[/bold]
+  flockstep lda fit my-texts/ --topics 50 --jobs 2 --out my-topics
+  flockstep lda topics my-topics
+  flockstep lda transform my-topics new-texts/ --out doc_topics.csv
+
+Open my-topics/topics.html in a browser: words, sizes, distances and typical
+documents of all topics, in one file that needs no network.
+"""
+
+FIT_HELP = """Learn topics from a corpus.
+
+SOURCE is looked at to see what it is: a folder with a document per file, a
+text file with a document per line, a UCI bag-of-words file (docword.*.txt), or
+an npz of counts (SciPy's, or arrays indptr, indices and counts).
+
+Words of texts are lower case and begin with a letter. Those in a single
+document or in more than half of them are left out; stop words are not, unless
+you ask for it.
+
+\b
+[bold]Examples[/bold]
+  flockstep lda fit my-texts/ --topics 50 --jobs 2 --out my-topics
+  flockstep lda fit mails/ --pattern "*.eml" --encoding latin-1 --out mails-lda
+  flockstep lda fit abstracts.txt.gz --stop-words english --min-df 5 --out lda
+  flockstep lda fit docword.nips.txt.gz --vocab vocab.nips.txt --out nips
+  flockstep lda fit counts.npz --topics 100 --objective map --held-out 0.1 --out lda
+
+\b
+[bold]Writes into --out[/bold]
+  model.json, model.safetensors, vocabulary.txt   the model
+  topics.csv                                      top words of every topic
+  topics.html                                     the page to explore them
+
+Ctrl-C stops early and saves what was learned so far.
+"""
+
+TRANSFORM_HELP = """Say how much of each topic new documents have.
+
+Texts are split into words as those the model was learned from; words it does
+not know are passed over. Counts must have the columns of the model. Writes a
+CSV file: a line per document, a column per topic, each line summing to 1.
+
+\b
+[bold]Examples[/bold]
+  flockstep lda transform my-topics new-texts/ --out doc_topics.csv
+  flockstep lda transform my-topics new-counts.npz --out doc_topics.csv
+"""
+
+TOPICS_HELP = """Show the topics of a model again.
+
+\b
+[bold]Examples[/bold]
+  flockstep lda topics my-topics
+  flockstep lda topics my-topics --words 20
+"""
+
+app = typer.Typer(help=HELP, no_args_is_help=True)
+
+
+@app.command("fit", help=FIT_HELP)
+def fit(
+    source: asked.Source,
+    out: asked.Out,
+    topics: asked.Topics = 50,
+    jobs: asked.Jobs = 1,
+    passes: asked.Passes = 10,
+    batch: asked.Batch = 1024,
+    objective: asked.Goal = asked.Objective.vb,
+    held_out: asked.HeldOut = 0.0,
+    seed: asked.Seed = 0,
+    vocab: asked.Vocab = None,
+    pattern: asked.Pattern = "*",
+    encoding: asked.Encoding = "utf-8",
+    min_df: asked.MinDf = 2,
+    max_df: asked.MaxDf = 0.5,
+    most_words: asked.MostWords = 100_000,
+    stop_words: asked.StopWords = None,
+    words: asked.TopWords = 10,
+    debug: options.Debug = False,
+) -> None:
+    """Learn topics from a corpus."""
+    with consoles.plain_errors(debug=debug):
+        work = _work()
+        for name, value in {"topics": topics, "jobs": jobs, "passes": passes, "batch": batch, "words": words}.items():
+            check.whole("fit", name, value)
+        check.fraction("fit", "held_out", held_out)
+        kept = work.words_kept(min_df=min_df, max_df=max_df, most=most_words, stop_words=stop_words)
+        # Made before the work, so that a folder that cannot be written costs no one their results.
+        out.mkdir(parents=True, exist_ok=True)
+        corpus = work.sources.open_source(source, words=kept, vocabulary=vocab, pattern=pattern, encoding=encoding)
+        model = work.LDA(
+            n_components=topics,
+            objective=objective.value,
+            n_jobs=jobs,
+            max_iter=passes,
+            batch_size=batch,
+            random_state=seed,
+            verbose=1,
+        )
+        work.fit(corpus, model, held_out=held_out, seed=seed, out=out, shown=words)
+
+
+@app.command("transform", help=TRANSFORM_HELP)
+def transform(
+    model: asked.Model,
+    source: asked.Source,
+    out: asked.Table,
+    pattern: asked.Pattern = "*",
+    encoding: asked.Encoding = "utf-8",
+    debug: options.Debug = False,
+) -> None:
+    """Say how much of each topic new documents have."""
+    with consoles.plain_errors(debug=debug):
+        _work().transform(model, source, pattern=pattern, encoding=encoding, out=out)
+
+
+@app.command("topics", help=TOPICS_HELP)
+def show(model: asked.Model, words: asked.TopWords = 10, debug: options.Debug = False) -> None:
+    """Show the topics of a model again."""
+    with consoles.plain_errors(debug=debug):
+        _work().show(model, count=check.whole("topics", "words", words))
+
+
+def _work() -> Any:
+    """The part that needs scikit-learn, or one line that says how to get it."""
+    try:
+        from flockstep.cli import lda_work
+    except ImportError as missing:
+        consoles.complain(str(missing))
+        raise typer.Exit(consoles.FAILED) from None
+    return lda_work

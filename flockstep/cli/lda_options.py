@@ -1,0 +1,46 @@
+"""The options of ``flockstep lda``, each described once."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+from typer import Argument, Option
+
+
+class Objective(StrEnum):
+    """What is learned."""
+
+    vb = "vb"
+    map = "map"
+
+
+_SOURCE = (
+    "A folder of texts, a text file with a document per line (.gz too), a UCI bag-of-words file, or an npz of counts."
+)
+
+Source = Annotated[Path, Argument(metavar="SOURCE", help=_SOURCE, show_default=False)]
+Model = Annotated[Path, Argument(metavar="MODEL", help="The folder that `lda fit` wrote.", show_default=False)]
+Topics = Annotated[int, Option(help="How many topics.")]
+Jobs = Annotated[int, Option(help="Threads that learn side by side without a lock; 1 is the same every time.")]
+Passes = Annotated[int, Option(help="How often every document is seen.")]
+Batch = Annotated[int, Option(help="Documents per step.")]
+Goal = Annotated[Objective, Option(help="vb: variational Bayes; map: its digamma-free relative, often better.")]
+HeldOut = Annotated[float, Option(help="Share of documents to score with and not to learn from.")]
+Seed = Annotated[int, Option(help="One seed and one job, one outcome.")]
+Out = Annotated[Path, Option(help="Folder for the model, topics.csv and topics.html.", show_default=False)]
+Vocab = Annotated[
+    Path | None,
+    Option(help="The words of a bag-of-words file or npz, one a line; looked for beside it.", show_default=False),
+]
+Pattern = Annotated[str, Option(help="Which files of a folder are documents.")]
+Encoding = Annotated[str, Option(help="How texts are encoded.")]
+MinDf = Annotated[float, Option(help="Leave out words in fewer documents; below 1 it is a share.")]
+MaxDf = Annotated[float, Option(help="Leave out words in more documents; up to 1 it is a share.")]
+MostWords = Annotated[int, Option(help="Keep so many words at most, the most frequent.")]
+StopWords = Annotated[
+    str | None, Option(help="'english', or a file with a word per line, to leave out.", show_default=False)
+]
+TopWords = Annotated[int, Option(help="Words to show per topic.")]
+Table = Annotated[Path, Option(help="The CSV file to write: a line per document.", show_default=False)]

@@ -1,0 +1,27 @@
+"""Topic models (latent Dirichlet allocation) by stochastic variational inference, with scikit-learn's face."""
+
+try:
+    import sklearn  # noqa: F401
+except ImportError as missing:
+    raise ImportError('topic models need scikit-learn: pip install "flockstep[lda]"') from missing
+
+from flockstep.lda.dpsvi import DPSVI
+from flockstep.lda.estimator import LDA
+from flockstep.lda.export import show_topics, to_gensim, write_topics
+from flockstep.lda.files import load, save
+from flockstep.lda.nodes import fit_on_nodes
+from flockstep.lda.page import write_page
+from flockstep.lda.workload import TopicDocuments
+
+__all__ = [
+    "DPSVI",
+    "LDA",
+    "TopicDocuments",
+    "fit_on_nodes",
+    "load",
+    "save",
+    "show_topics",
+    "to_gensim",
+    "write_page",
+    "write_topics",
+]

@@ -1,0 +1,253 @@
+"""Latent Dirichlet allocation with scikit-learn's face."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+from joblib import effective_n_jobs
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin, _fit_context
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted, check_non_negative, validate_data
+
+from flockstep.lda.completion import Completion
+from flockstep.lda.corpora import Corpus, Supply
+from flockstep.lda.learner import Rules
+from flockstep.lda.measure import bound_perplexity, likelihood_bound, mixtures
+from flockstep.lda.passes import Looks, Patience, run_passes
+from flockstep.lda.progress import Watch, compile_loops
+from flockstep.lda.settings import CONSTRAINTS, FOUND_BEST
+from flockstep.lda.streams import Blocks, Stream
+from flockstep.lda.topics import Topics
+from flockstep.lda.training import Schedule, Trainer, usable_batch
+
+_BOUND_SAMPLE = 10_000
+
+
+class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+    """Topic models by stochastic variational inference, on one thread or on several that share the topics unlocked.
+
+    Takes what ``sklearn.decomposition.LatentDirichletAllocation`` takes (documents by words, sparse or dense), and the
+    streams of ``flockstep.lda.streams``, for corpora larger than memory.
+
+    Parameters
+    ----------
+    n_components : number of topics.
+    objective : "vb" (variational Bayes, as scikit-learn's) or "map" (no digamma function; usually foresees better).
+    doc_topic_prior, topic_word_prior : default 1 / n_components.
+    batch_size : documents per update; less is used where the threads' batches would be over a quarter of the corpus.
+    learning_decay, learning_offset : the rate of update t is (t + offset) ** -decay; default 0.5 and 10 for "vb", 0.6
+        and 1 for "map".
+    max_iter : passes over the corpus in ``fit``; a stream that can be read once gets one.
+    total_samples : documents that ``partial_fit`` calls will see in all, or a stream that does not know.
+    mean_change_tol : a document's topics are known when their mean change is below; a tenth of it outside training.
+    max_doc_update_iter : rounds per document at most, in training; default 100 for "vb", 5 for "map".
+    evaluate_every : documents between two looks at ``eval_docs``; default: one look per pass.
+    patience, tolerance : end after so many looks in a row that gained less than this part; default: never.
+    n_jobs : threads. With 1, results are reproducible; with more, they share the topics without a lock.
+    random_state, verbose : as everywhere; ``verbose=1`` shows a bar.
+
+    Attributes
+    ----------
+    components_ : topics by words, pseudo-counts with the prior; ``components_ / components_.sum(1)[:, None]`` are
+        distributions. Made when asked for.
+    topics_ : the table behind it, by word.
+    bound_ : perplexity of the training documents by the variational bound (of at most 10,000 of them).
+    eval_scores_ : one entry per look: documents, seconds, perplexity.
+    training_seconds_ : spent on learning alone: no compiling, no looks, no ``bound_``.
+    n_iter_, n_batch_iter_, batch_size_, doc_topic_prior_, topic_word_prior_, n_features_in_, feature_names_in_
+    """
+
+    _parameter_constraints = CONSTRAINTS
+
+    def __init__(
+        self,
+        n_components: int = 10,
+        *,
+        objective: str = "vb",
+        doc_topic_prior: float | None = None,
+        topic_word_prior: float | None = None,
+        batch_size: int = 1024,
+        learning_decay: float | None = None,
+        learning_offset: float | None = None,
+        max_iter: int = 10,
+        total_samples: float = 1e6,
+        mean_change_tol: float = 1e-2,
+        max_doc_update_iter: int | None = None,
+        evaluate_every: int | None = None,
+        patience: int | None = None,
+        tolerance: float = 1e-3,
+        n_jobs: int | None = None,
+        random_state: Any = None,
+        verbose: int = 0,
+    ) -> None:
+        self.n_components = n_components
+        self.objective = objective
+        self.doc_topic_prior = doc_topic_prior
+        self.topic_word_prior = topic_word_prior
+        self.batch_size = batch_size
+        self.learning_decay = learning_decay
+        self.learning_offset = learning_offset
+        self.max_iter = max_iter
+        self.total_samples = total_samples
+        self.mean_change_tol = mean_change_tol
+        self.max_doc_update_iter = max_doc_update_iter
+        self.evaluate_every = evaluate_every
+        self.patience = patience
+        self.tolerance = tolerance
+        self.n_jobs = n_jobs
+        self.random_state = random_state
+        self.verbose = verbose
+
+    @_fit_context(prefer_skip_nested_validation=True)  # type: ignore[untyped-decorator]
+    def fit(self, X: Any, y: Any = None, *, eval_docs: Any = None) -> LDA:
+        """Learn topics from documents by words, or from a stream; ``eval_docs`` are held out to look at on the way."""
+        source = self._source(X, "fit", reset=True)
+        self._begin(source.n_features)
+        looks = self._looks(eval_docs)
+        self.batch_size_ = usable_batch(self.batch_size, threads=self._threads, documents=source.n_documents)
+        passes = self.max_iter if source.again else min(1, self.max_iter)
+        trainer = self._trainer()
+        with Watch(shown=bool(self.verbose), documents=source.n_documents * passes) as watch:
+            each = (source.batches(self.batch_size_, self._rng) for _ in range(passes))
+            outcome = run_passes(trainer, each, of=source.n_documents, looks=looks, watch=watch)
+        self.n_iter_, self.training_seconds_ = outcome.passes, outcome.seconds
+        self.eval_scores_ = [asdict(score) for score in outcome.scores]
+        self.n_batch_iter_ = trainer.schedule.done + 1
+        head = source.sample(_BOUND_SAMPLE, self._rng)
+        self.bound_ = self._perplexity(head, ratio=source.n_documents / len(head))
+        return self
+
+    @_fit_context(prefer_skip_nested_validation=True)  # type: ignore[untyped-decorator]
+    def partial_fit(self, X: Any, y: Any = None) -> LDA:
+        """Learn from some more documents of ``total_samples``, in the order given."""
+        first = not hasattr(self, "topics_")
+        source = self._source(X, "partial_fit", reset=first)
+        if first:
+            self._begin(source.n_features)
+        self.batch_size_ = usable_batch(self.batch_size, threads=self._threads, documents=self.total_samples)
+        trainer = self._trainer()
+        trainer.run(source.batches(self.batch_size_, self._rng, shuffle=False), of=self.total_samples)
+        self.n_batch_iter_ = trainer.schedule.done + 1
+        return self
+
+    def transform(self, X: Any, *, normalize: bool = True) -> NDArray[Any]:
+        """The topics of documents: one row each, summing to one."""
+        check_is_fitted(self)
+        X = self._counts(X, "transform", reset=False)
+        gamma = mixtures(self.topics_, Corpus.of(X), self._rules(), threads=self._threads).astype(X.dtype)
+        if normalize:
+            gamma /= gamma.sum(axis=1, keepdims=True)
+        return np.asarray(gamma)
+
+    def fit_transform(self, X: Any, y: Any = None, *, normalize: bool = True) -> NDArray[Any]:
+        """Fit, then transform the same documents."""
+        return np.asarray(self.fit(X, y).transform(X, normalize=normalize))
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """The variational bound on the log-likelihood of documents."""
+        check_is_fitted(self)
+        corpus = Corpus.of(self._counts(X, "score", reset=False))
+        return likelihood_bound(self.topics_, corpus, self._rules(), threads=self._threads)
+
+    def perplexity(self, X: Any, sub_sampling: bool = False) -> float:
+        """exp(-bound per word), lower is better; ``sub_sampling``: these stand for ``total_samples`` documents."""
+        check_is_fitted(self)
+        corpus = Corpus.of(self._counts(X, "perplexity", reset=False))
+        return self._perplexity(corpus, ratio=self.total_samples / len(corpus) if sub_sampling else 1.0)
+
+    @property
+    def components_(self) -> NDArray[np.float32]:
+        """Topics by words: pseudo-counts, prior included."""
+        if "topics_" not in vars(self):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute 'components_' before it is fitted")
+        return np.asarray(self.topics_.table().T)
+
+    @components_.setter
+    def components_(self, value: ArrayLike) -> None:
+        given = np.asarray(value, np.float32)
+        if given.ndim != 2 or not (given > 0).all():
+            raise ValueError("LDA.components_ must be a table of positive numbers, topics by words")
+        self._set_priors()
+        rows = np.ascontiguousarray(given.T) - np.float32(self.topic_word_prior_)
+        self.topics_ = Topics(rows, prior=self.topic_word_prior_, objective=self.objective)
+        self.n_features_in_ = given.shape[1]
+
+    def _perplexity(self, corpus: Corpus, *, ratio: float) -> float:
+        return bound_perplexity(self.topics_, corpus, self._rules(), threads=self._threads, ratio=ratio)
+
+    def _counts(self, X: Any, whom: str, *, reset: bool) -> Any:
+        X = validate_data(self, X, reset=reset, accept_sparse="csr", dtype=[np.float64, np.float32])
+        check_non_negative(X, f"LDA.{whom}")
+        return X
+
+    def _source(self, X: Any, whom: str, *, reset: bool) -> Supply:
+        stream = X if isinstance(X, Stream) else Blocks(X) if isinstance(X, Iterator) else None
+        if stream is None:
+            X = self._counts(X, whom, reset=reset)
+            corpus = Corpus.of(X)
+            return Supply(read=lambda: iter([corpus]), n_features=X.shape[1], n_documents=X.shape[0])
+        if reset:
+            self.n_features_in_ = stream.n_features
+        return Supply(
+            read=lambda: (Corpus.of(self._counts(block, whom, reset=False)) for block in stream),
+            n_features=stream.n_features,
+            n_documents=stream.n_documents or self.total_samples,
+            again=stream.again,
+        )
+
+    def _looks(self, eval_docs: Any) -> Looks:
+        completion = eval_docs
+        if completion is not None and not isinstance(completion, Completion):
+            completion = Completion(self._counts(eval_docs, "fit", reset=False))
+        patience = Patience(self.patience, self.tolerance)
+        return Looks(completion=completion, every=self.evaluate_every, patience=patience)
+
+    def _begin(self, n_features: int) -> None:
+        self._set_priors()
+        self.n_iter_, self.n_batch_iter_ = 0, 1
+        self._rng: np.random.Generator = np.random.default_rng(
+            check_random_state(self.random_state).randint(2**31, size=4)
+        )
+        compile_loops(shown=bool(self.verbose))
+        self.topics_ = Topics.noisy(
+            n_features, self.n_components, prior=self.topic_word_prior_, objective=self.objective, rng=self._rng
+        )
+
+    def _set_priors(self) -> None:
+        even = 1 / self.n_components
+        self.doc_topic_prior_ = even if self.doc_topic_prior is None else float(self.doc_topic_prior)
+        self.topic_word_prior_ = even if self.topic_word_prior is None else float(self.topic_word_prior)
+
+    @property
+    def _threads(self) -> int:
+        return int(effective_n_jobs(self.n_jobs))
+
+    def _rules(self) -> Rules:
+        """Outside training a document is looked at longer."""
+        return Rules(alpha=self.doc_topic_prior_, tolerance=self.mean_change_tol / 10, negligible=1e-3)
+
+    def _trainer(self) -> Trainer:
+        decay, offset, rounds = FOUND_BEST[self.objective]
+        schedule = Schedule(
+            decay=decay if self.learning_decay is None else self.learning_decay,
+            offset=offset if self.learning_offset is None else self.learning_offset,
+            done=self.n_batch_iter_ - 1,
+        )
+        rounds = rounds if self.max_doc_update_iter is None else self.max_doc_update_iter
+        rules = Rules(alpha=self.doc_topic_prior_, rounds=rounds, tolerance=self.mean_change_tol)
+        return Trainer(self.topics_, rules, schedule, threads=self._threads)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.positive_only = True
+        tags.input_tags.sparse = True
+        tags.transformer_tags.preserves_dtype = ["float32", "float64"]
+        return tags
+
+    @property
+    def _n_features_out(self) -> int:
+        return self.n_components

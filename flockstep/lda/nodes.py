@@ -1,0 +1,86 @@
+"""Topics by several machines, or several processes of one: an ``LDA`` that is fitted by workers under ``DPSVI``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from sklearn.utils import check_random_state
+
+from flockstep import check
+from flockstep.backends.real.launch import launch
+from flockstep.budget import Budget
+from flockstep.lda.dpsvi import DPSVI
+from flockstep.lda.estimator import LDA
+from flockstep.lda.progress import compile_loops
+from flockstep.lda.streams import Stream
+from flockstep.lda.training import usable_batch
+from flockstep.lda.workload import TopicDocuments
+from flockstep.trace import Row, Trace
+
+EXCHANGE = DPSVI()
+"""A push every two batches, of which a worker does not wait for the reply."""
+
+
+def fit_on_nodes(
+    model: LDA,
+    X: Any,
+    *,
+    nodes: int,
+    strategy: DPSVI = EXCHANGE,
+    eval_docs: Any = None,
+    rows: int = 10,
+    timeout: str | float = 300.0,
+    on: str = "processes",
+    callback: Callable[[Row], None] | None = None,
+) -> Trace:
+    """Fit ``model`` in place by ``nodes`` workers, each with ``n_jobs`` lock-free threads and documents of its own.
+
+    All together go through ``max_iter`` times as many documents as there are; if one is killed, the others take its
+    part. With ``eval_docs``, some ``rows`` looks at held-out documents are taken beside the training, and ``callback``
+    sees each; losses of the trace are their perplexity. Under torchrun this runs one of the nodes that it started, and
+    the model is fitted where the server is.
+    """
+    check.whole("fit_on_nodes", "nodes", nodes)
+    check.whole("fit_on_nodes", "rows", rows)
+    if isinstance(X, (Stream, Iterator)):
+        raise TypeError("fit_on_nodes needs documents in memory, to deal them out, not a stream")
+    model._validate_params()
+    counts = model._counts(X, "fit", reset=True)
+    seed = int(check_random_state(model.random_state).randint(2**31))
+    workload = TopicDocuments(counts, model=model, held_out=eval_docs, seed=seed)
+    workers = nodes - (not strategy.server_trains)
+    if workers < 1:
+        raise ValueError("fit_on_nodes.nodes must be at least 2 where the server does not learn")
+    threads = workload.batches_per_step
+    batch = usable_batch(model.batch_size, threads=threads * workers, documents=workload.n_documents)
+    steps = max(1, -(-model.max_iter * workload.n_documents // (batch * threads)))
+    # Here, so that the nodes find compiled loops.
+    compile_loops(shown=bool(model.verbose))
+    trace = launch(
+        strategy,
+        workload,
+        nodes=nodes,
+        steps=Budget(steps=steps),
+        # Looks nobody asked for cost time: the first and the last cannot be left out.
+        record_every=max(1, steps // workers // rows) if eval_docs is not None else steps + 1,
+        timeout=timeout,
+        seed=seed,
+        on=on,
+        on_row=callback if eval_docs is not None else None,
+    )
+    # Where the server died, any other has learned nearly the same.
+    workload.fill(model, trace.models.get(strategy.server, next(iter(trace.models.values()))))
+    _tell(model, trace, looked=eval_docs is not None, batch=batch, threads=threads, workers=workers)
+    return trace
+
+
+def _tell(model: LDA, trace: Trace, *, looked: bool, batch: int, threads: int, workers: int) -> None:
+    """What ``fit`` would have left in the estimator."""
+    done = sum(report.steps for report in trace.nodes) * threads
+    model.batch_size_, model.n_batch_iter_, model.n_iter_ = batch, done + 1, model.max_iter
+    model.training_seconds_ = max(report.seconds for report in trace.nodes)
+    model.eval_scores_ = [
+        {"documents": row.step * workers * threads * batch, "seconds": row.seconds, "perplexity": row.loss}
+        for row in (trace.rows if looked else [])
+    ]

@@ -1,0 +1,107 @@
+"""Passes over a corpus, in memory or in a stream, with a held-out score on the way and an end when it stands still."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from flockstep.lda.completion import Completion
+from flockstep.lda.learner import Batch
+from flockstep.lda.progress import Watch
+from flockstep.lda.training import Trainer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Score:
+    """A look at held-out documents during training."""
+
+    documents: int
+    """Documents learned from so far."""
+    seconds: float
+    """Spent on learning so far, looks left out."""
+    perplexity: float
+
+
+class Patience:
+    """Says when a score has stopped falling: so many looks in a row that gained less than ``tolerance`` of the best."""
+
+    def __init__(self, looks: int | None, tolerance: float) -> None:
+        self._looks, self._tolerance = looks, tolerance
+        self._best, self._idle = np.inf, 0
+
+    def over(self, perplexity: float) -> bool:
+        """Whether this one was the last."""
+        self._idle = 0 if perplexity < self._best * (1 - self._tolerance) else self._idle + 1
+        self._best = min(self._best, perplexity)
+        return self._looks is not None and self._idle >= self._looks
+
+
+@dataclass(frozen=True, kw_only=True)
+class Looks:
+    """When to look at held-out documents, and when to have seen enough."""
+
+    completion: Completion | None
+    every: int | None
+    """Documents between looks; None looks after each pass."""
+    patience: Patience
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What became of a training."""
+
+    passes: int
+    seconds: float
+    """Spent on learning."""
+    scores: list[Score]
+
+
+def run_passes(
+    trainer: Trainer, passes: Iterator[Iterator[Batch]], *, of: float, looks: Looks, watch: Watch
+) -> Outcome:
+    """Learn from each pass, until there are no more or the score stands still."""
+    scores: list[Score] = []
+    spent, made = 0.0, 0
+
+    def counted() -> Iterator[Iterator[Batch]]:
+        nonlocal made
+        for batches in passes:
+            made += 1
+            yield batches
+
+    if looks.completion is None:
+        # In one go: where nobody looks, threads need not wait for each other at the end of a pass.
+        pieces: Iterator[Iterator[Batch]] = iter([itertools.chain.from_iterable(counted())])
+    else:
+        pieces = (part for batches in counted() for part in _parts(batches, looks.every))
+    for piece in pieces:
+        began = time.perf_counter()
+        trainer.run(piece, of=of, told=watch.told)
+        spent += time.perf_counter() - began
+        if looks.completion is None:
+            continue
+        perplexity = looks.completion.of_topics(trainer.topics)
+        scores.append(Score(documents=watch.done, seconds=spent, perplexity=perplexity))
+        watch.scored(perplexity)
+        if looks.patience.over(perplexity):
+            break
+    return Outcome(passes=made, seconds=spent, scores=scores)
+
+
+def _parts(batches: Iterator[Batch], every: int | None) -> Iterator[Iterator[Batch]]:
+    """The batches, cut after every so many documents."""
+    if every is None:
+        yield batches
+        return
+    for head in batches:
+        yield itertools.chain([head], _up_to(batches, every - head.chosen.size))
+
+
+def _up_to(batches: Iterator[Batch], documents: int) -> Iterator[Batch]:
+    while documents > 0 and (batch := next(batches, None)) is not None:
+        documents -= batch.chosen.size
+        yield batch

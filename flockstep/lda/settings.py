@@ -1,0 +1,31 @@
+"""What the settings of a topic model may be, and what they are where nobody says."""
+
+from __future__ import annotations
+
+from numbers import Integral, Real
+from typing import Any
+
+from sklearn.utils._param_validation import Interval, StrOptions
+
+FOUND_BEST = {"vb": (0.5, 10.0, 100), "map": (0.6, 1.0, 5)}
+"""Learning decay, learning offset, rounds per document, for each objective: the best on held-out newsgroups."""
+
+CONSTRAINTS: dict[str, list[Any]] = {
+    "n_components": [Interval(Integral, 1, None, closed="left")],
+    "objective": [StrOptions({"vb", "map"})],
+    "doc_topic_prior": [None, Interval(Real, 0, None, closed="neither")],
+    "topic_word_prior": [None, Interval(Real, 0, None, closed="neither")],
+    "batch_size": [Interval(Integral, 1, None, closed="left")],
+    "learning_decay": [None, Interval(Real, 0, 1, closed="both")],
+    "learning_offset": [None, Interval(Real, 1, None, closed="left")],
+    "max_iter": [Interval(Integral, 0, None, closed="left")],
+    "total_samples": [Interval(Real, 0, None, closed="neither")],
+    "mean_change_tol": [Interval(Real, 0, None, closed="left")],
+    "max_doc_update_iter": [None, Interval(Integral, 1, None, closed="left")],
+    "evaluate_every": [None, Interval(Integral, 1, None, closed="left")],
+    "patience": [None, Interval(Integral, 1, None, closed="left")],
+    "tolerance": [Interval(Real, 0, None, closed="left")],
+    "n_jobs": [None, Integral],
+    "random_state": ["random_state"],
+    "verbose": ["verbose"],
+}

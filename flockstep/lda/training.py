@@ -1,0 +1,108 @@
+"""Batches to topics, by one thread or by several that share one table without a lock."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol
+
+from flockstep.lda.learner import Batch, Learner, Rules
+from flockstep.lda.topics import Topics, Update
+
+Told = Callable[[int], None]
+"""Called with the number of documents of every batch that was folded in."""
+
+
+class Recorder(Protocol):
+    """Somebody who wants to know every update."""
+
+    def record(self, update: Update) -> None:
+        """Take the update in; its arrays are only lent."""
+        ...
+
+
+class Schedule:
+    """rho_t = (t + offset)^-decay, t from 1, each number given once."""
+
+    def __init__(self, *, decay: float, offset: float, done: int = 0) -> None:
+        self._decay, self._offset = decay, offset
+        self.done = done
+        self._numbers = itertools.count(done + 1)
+
+    def next(self) -> float:
+        """The rate of the next batch."""
+        self.done = number = next(self._numbers)
+        return float((number + self._offset) ** -self._decay)
+
+
+def usable_batch(batch_size: int, *, threads: int, documents: float) -> int:
+    """``batch_size``, or less: batches under way at once must be at most a quarter of all documents.
+
+    Beyond that, threads work on topics that change altogether while they look, and a corpus gives too few steps.
+    """
+    return max(1, min(batch_size, int(documents / (4 * threads))))
+
+
+class Trainer:
+    """Runs batches on a table of topics; scratch memory is kept from call to call."""
+
+    def __init__(self, topics: Topics, rules: Rules, schedule: Schedule, *, threads: int = 1) -> None:
+        self.topics, self.schedule = topics, schedule
+        self._learners = [Learner(topics, rules) for _ in range(threads)]
+        self._telling = threading.Lock()
+
+    def run(
+        self, batches: Iterable[Batch], *, of: float, told: Told | None = None, recorder: Recorder | None = None
+    ) -> None:
+        """Learn from batches that each stand for ``of`` documents."""
+        if len(self._learners) == 1:
+            self._drain(self._learners[0], iter(batches), of, told, recorder)
+            return
+        shared = _Shared(batches)
+        with ThreadPoolExecutor(len(self._learners), thread_name_prefix="lda") as pool:
+            try:
+                # Inside: an interrupt while threads are started must stop those that run already.
+                jobs = [pool.submit(self._drain, each, shared, of, told, recorder) for each in self._learners]
+                for job in jobs:
+                    job.result()
+            finally:
+                shared.stop()
+
+    def _drain(
+        self, learner: Learner, batches: Iterator[Batch], of: float, told: Told | None, recorder: Recorder | None
+    ) -> None:
+        for batch in batches:
+            update = learner.learn(batch, rate=self.schedule.next(), of=of)
+            self.topics.fold(update)
+            if recorder is not None:
+                recorder.record(update)
+            if told is not None:
+                with self._telling:
+                    told(batch.chosen.size)
+
+
+class _Shared:
+    """One iterator for several threads."""
+
+    def __init__(self, items: Iterable[Batch]) -> None:
+        self._items, self._turn, self._stopped = iter(items), threading.Lock(), False
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self
+
+    def __next__(self) -> Batch:
+        with self._turn:
+            if self._stopped:
+                raise StopIteration
+            try:
+                return next(self._items)
+            except BaseException:
+                # Also when reading failed: the thread that met it will tell, the others are to end.
+                self._stopped = True
+                raise
+
+    def stop(self) -> None:
+        """No more items."""
+        self._stopped = True

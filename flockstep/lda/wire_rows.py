@@ -1,0 +1,207 @@
+"""The rows of an update as bytes and back, compiled: which topics of a word have a number, and the numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from flockstep.lda.expectations import compiled, in_place
+
+INFINITE = 0x7F800000
+"""The bits of a float that is no number any more."""
+
+
+@in_place
+def _way(count: Any, topics: Any, width: Any) -> Any:
+    """How to tell which topics: 0 not at all, 1 by bits, 2 by a list."""
+    listed = count if topics <= 256 else 2 * count
+    whole, bits = (topics - count) * width, (topics + 7) // 8
+    if whole <= bits and whole <= listed:
+        return 0
+    return 1 if bits <= listed else 2
+
+
+@in_place
+def _put(out: Any, at: Any, number: Any) -> Any:
+    """Seven bits a byte, the last one below 128; where the next byte goes."""
+    while number > 127:
+        out[at] = (number & 127) | 128
+        number >>= 7
+        at += 1
+    out[at] = number
+    return at + 1
+
+
+@compiled
+def _round(row: Any, values: Any, shift: Any, base: Any, floor: Any, lowest: Any, seed: Any, codes: Any) -> Any:
+    """The code of every number of a row, by a coin of its own; how many are not 0. No branches: vectors of eight."""
+    mask = np.uint32((np.uint32(1) << shift) - np.uint32(1))
+    least = np.uint32((floor >> shift) - base)
+    count = np.uint32(0)
+    for k in range(row.size):
+        # A counter, well stirred: a generator's state would make every coin wait for the one before.
+        h = np.uint32(seed + np.uint32(k) * np.uint32(0x9E3779B1))
+        h = np.uint32((h ^ (h >> np.uint32(16))) * np.uint32(0x85EBCA6B))
+        h = np.uint32((h ^ (h >> np.uint32(13))) * np.uint32(0xC2B2AE35))
+        coin = np.uint32((h ^ (h >> np.uint32(16))) >> np.uint32(8))
+        bits = row[k]
+        large = np.uint32((np.uint32(bits + (coin & mask)) >> shift) - base)
+        small = least if np.float32(coin) * lowest < values[k] * np.float32(2**24) else np.uint32(0)
+        code = large if bits >= floor else small
+        codes[k] = code
+        count += np.uint32(code != np.uint32(0))
+    return count
+
+
+@in_place
+def _put_which(codes: Any, way: Any, out: Any, at: Any) -> Any:
+    """Say which topics have a number; where the next byte goes."""
+    topics = codes.size
+    if way == 1:
+        for first in range(0, topics - 7, 8):
+            byte = 0
+            for j in range(8):
+                byte |= (codes[first + j] != 0) << j
+            out[at] = byte
+            at += 1
+        if topics % 8:
+            byte = 0
+            for j in range(topics % 8):
+                byte |= (codes[topics // 8 * 8 + j] != 0) << j
+            out[at] = byte
+            at += 1
+    elif way == 2:
+        step = 1 if topics <= 256 else 2
+        for k in range(topics):
+            # Written in any case, kept where there is a number: a branch would be guessed wrong too often.
+            out[at] = k & 255
+            out[at + step - 1] = k & 255 if step == 1 else k >> 8
+            at += step * (codes[k] != 0)
+    return at
+
+
+@in_place
+def _put_numbers(codes: Any, way: Any, width: Any, out: Any, at: Any) -> Any:
+    """The codes, those that are 0 only where nobody said which; where the next byte goes."""
+    if width == 1:
+        for k in range(codes.size):
+            out[at] = codes[k]
+            at += (codes[k] != 0) | (way == 0)
+        return at
+    for k in range(codes.size):
+        for byte in range(width):
+            out[at + byte] = (codes[k] >> np.uint32(8 * byte)) & np.uint32(255)
+        at += width * ((codes[k] != 0) | (way == 0))
+    return at
+
+
+@compiled
+def write_rows(
+    order: Any, words: Any, told: Any, shift: Any, base: Any, width: Any, floor: Any, seed: Any, out: Any
+) -> Any:
+    """Rows in this order into ``out``; how many bytes, and how many rows had anything in them."""
+    topics = told.shape[1]
+    codes = np.empty(topics, np.uint32)
+    lowest = np.array([floor], np.uint32).view(np.float32)[0]
+    values = told.view(np.float32)
+    at, rows, last = 0, 0, -1
+    for u in order:
+        stir = np.uint32(seed) + np.uint32(u) * np.uint32(0x27D4EB2F)
+        count = np.int64(
+            _round(
+                told[u],
+                values[u],
+                np.uint32(shift),
+                np.uint32(base),
+                np.uint32(floor),
+                lowest,
+                np.uint32(stir ^ (stir >> np.uint32(15))),
+                codes,
+            )
+        )
+        if count == 0:
+            continue
+        at = _put(out, at, words[u] - last - 1)
+        at = _put(out, at, count)
+        last, rows = words[u], rows + 1
+        way = _way(count, topics, width)
+        at = _put_which(codes, way, out, at)
+        at = _put_numbers(codes, way, width, out, at)
+    return at, rows
+
+
+@in_place
+def _get(data: Any, at: Any) -> Any:
+    """A number of ``_put`` and where the next byte is; -1 where there is none."""
+    number, shift = np.int64(0), 0
+    while at < data.size and shift < 35:
+        number |= np.int64(data[at] & 127) << shift
+        at += 1
+        if data[at - 1] < 128:
+            return number, at
+        shift += 7
+    return np.int64(-1), at
+
+
+@in_place
+def _which(data: Any, at: Any, count: Any, topics: Any, way: Any, chosen: Any) -> Any:
+    """Read which topics a row has; False where they are not so many, or not in order."""
+    if way == 0:
+        for k in range(topics):
+            chosen[k] = k
+        return True
+    if way == 1:
+        found = 0
+        for k in range(topics):
+            chosen[found] = k
+            found += data[at + k // 8] >> (k % 8) & 1
+        beyond = data[at + (topics - 1) // 8] >> ((topics - 1) % 8 + 1)
+        return found == count and beyond == 0
+    step = 1 if topics <= 256 else 2
+    for j in range(count):
+        topic = np.int64(data[at + j * step])
+        if step == 2:
+            topic |= np.int64(data[at + j * step + 1]) << 8
+        if topic >= topics or (j > 0 and topic <= chosen[j - 1]):
+            return False
+        chosen[j] = topic
+    return True
+
+
+@compiled
+def read_rows(data: Any, shift: Any, base: Any, width: Any, words: Any, found: Any, told: Any) -> Any:
+    """Fill rows; 0, or what is wrong."""
+    at, last, topics = 0, np.int64(-1), told.shape[1]
+    chosen = np.empty(topics + 1, np.int64)
+    for u in range(found.size):
+        step, at = _get(data, at)
+        count, at = _get(data, at)
+        if step < 0 or count < 0:
+            return 1
+        last += step + 1
+        if last >= words:
+            return 2
+        if count < 1 or count > topics:
+            return 3
+        found[u] = last
+        way = _way(count, topics, width)
+        numbers = topics if way == 0 else count
+        names = 0 if way == 0 else ((topics + 7) // 8 if way == 1 else (count if topics <= 256 else 2 * count))
+        if at + names + numbers * width > data.size:
+            return 1
+        if not _which(data, at, count, topics, way, chosen):
+            return 4
+        at += names
+        largest, zeros = np.int64(0), 0
+        for j in range(numbers):
+            code = np.int64(data[at])
+            for byte in range(1, width):
+                code |= np.int64(data[at + byte]) << (8 * byte)
+            at += width
+            bits = (code + base) << shift if code else np.int64(0)
+            largest, zeros = max(largest, bits), zeros + (code == 0)
+            told[u, chosen[j]] = bits
+        if largest >= INFINITE or zeros != numbers - count:
+            return 4
+    return 0 if at == data.size else 1

@@ -1,0 +1,204 @@
+"""Topics as a workload for ``DPSVI``: documents dealt out to nodes, each with a table of topics of its own.
+
+A node's vector is its table: pseudo-counts of words by topics without the prior, as they were last written, and after
+them for each word the logarithm of what they have decayed since. A step learns from one batch, or with ``n_jobs``
+threads from one batch each, and writes into the vector itself; there is no gradient to add.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Iterator
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.base import clone
+from torch import Tensor
+
+from flockstep import check
+from flockstep.lda.completion import Completion
+from flockstep.lda.corpora import Corpus
+from flockstep.lda.estimator import LDA
+from flockstep.lda.learner import Batch
+from flockstep.lda.topics import Floats, Topics, Update, Words
+from flockstep.lda.training import Recorder, Schedule, Trainer, usable_batch
+
+_SEEN_SAMPLE = 1000
+
+
+class CommonSchedule(Schedule):
+    """rho_t of one worker of several, where t is of all their batches together, as far as this one knows."""
+
+    def __init__(self, *, decay: float, offset: float) -> None:
+        super().__init__(decay=decay, offset=offset)
+        self.learn(0, workers=1)
+
+    @classmethod
+    def like(cls, plain: Schedule) -> CommonSchedule:
+        """With the rates of a schedule of one worker alone."""
+        return cls(decay=plain._decay, offset=plain._offset)
+
+    def learn(self, done: int, *, workers: int, place: int = 0) -> None:
+        """All together have done so many batches. Until it is told more, workers take turns, each at its place."""
+        self._known, self._workers = done + place, workers
+        self._numbers = itertools.count()
+
+    def next(self) -> float:
+        """The rate of the next batch."""
+        self.done = number = self._known + self._workers * next(self._numbers) + 1
+        return float((number + self._offset) ** -self._decay)
+
+
+class TopicDocuments:
+    """Documents by words (sparse or dense counts), and the settings of an ``LDA`` that is not fitted yet.
+
+    ``loss`` is the document-completion perplexity of ``held_out`` documents; without any, of some it learns from.
+    ``max_iter`` and what concerns looks is not used: a run has as many steps as it is given.
+    """
+
+    def __init__(self, documents: Any, *, model: LDA, held_out: Any = None, seed: int = 0) -> None:
+        if not isinstance(model, LDA):
+            raise TypeError(f"TopicDocuments.model must be an LDA(...), got {type(model).__name__}")
+        self.seed = check.whole(self, "seed", seed, at_least=0)
+        self.model = clone(model)
+        counts = self.model._counts(documents, "fit", reset=True)
+        self.model._set_priors()
+        self._all, self.n_words = Corpus.of(counts), int(counts.shape[1])
+        self.n_topics, self.prior = int(model.n_components), float(self.model.topic_word_prior_)
+        self._threads: int = self.model._threads
+        if held_out is None:
+            held_out = counts[: min(_SEEN_SAMPLE, counts.shape[0])]
+        self._completion = held_out if isinstance(held_out, Completion) else Completion(held_out)
+        if (found := self._completion.n_words) != self.n_words:
+            raise ValueError(f"TopicDocuments.held_out must have {self.n_words} columns, one per word, got {found}")
+        self._part, self._parts = 0, 1
+        self._own: Corpus | None = None
+        self._trainer: Trainer | None = None
+        self._batches: Iterator[Batch] | None = None
+        self._x: NDArray[Any] = np.empty(0, np.float32)
+        self.recorder: Recorder | None = None
+        """Who is told of every update of this node's own batches."""
+
+    @property
+    def batches_per_step(self) -> int:
+        """One for each thread."""
+        return self._threads
+
+    @property
+    def n_documents(self) -> int:
+        """Of all nodes together: what every batch stands for."""
+        return len(self._all)
+
+    # As a workload ------------------------------------------------------------------------------------------------
+
+    def start(self) -> Tensor:
+        """Noise, the same for one seed."""
+        rows = Topics.noisy(
+            self.n_words, self.n_topics, prior=self.prior, objective="vb", rng=np.random.default_rng(self.seed)
+        ).rows
+        return torch.from_numpy(np.concatenate([rows.ravel(), np.zeros(self.n_words, np.float32)]))
+
+    def gradient(self, x: Tensor, rng: np.random.Generator) -> Tensor:
+        """Learn from the next batches, in ``x`` itself; nothing, to be added."""
+        trainer = self.work_on(x)
+        if self._batches is None:
+            self._batches = self._endless(rng)
+        trainer.run(itertools.islice(self._batches, self._threads), of=self.n_documents, recorder=self.recorder)
+        self._tell_ages()
+        return torch.zeros(1).expand(x.numel())
+
+    def loss(self, x: Tensor) -> float:
+        """Perplexity of held-out documents. Of an average of nodes it is that of nearly their average."""
+        rows, aged = self._split(x.numpy())
+        factors = np.exp(aged)
+        totals = (_sums(rows, factors) + self.prior * self.n_words).astype(np.float32)
+
+        def probabilities(words: Words) -> Floats:
+            return np.asarray((rows[words] * factors[words, None] + np.float32(self.prior)) / totals, np.float32)
+
+        return self._completion.perplexity(probabilities)
+
+    def shard(self, rank: int, size: int) -> Self:
+        """Documents dealt at random, and a table of topics of its own."""
+        twin = copy.copy(self)
+        twin.deal(rank, size)
+        return twin
+
+    # For the strategy -----------------------------------------------------------------------------------------------
+
+    def deal(self, part: int, parts: int) -> None:
+        """Learn from this part of the documents; before the first step."""
+        if parts > self.n_documents:
+            raise ValueError(f"TopicDocuments has {self.n_documents} documents, too few for {parts} nodes")
+        self._part, self._parts, self._own = part, parts, None
+        # Topics belong to a node: settings are shared, the object that holds both is not.
+        self.model = copy.copy(self.model)
+        self._trainer = self._batches = self.recorder = None
+
+    def work_on(self, x: Tensor) -> Trainer:
+        """Let a vector be the table that is learned in."""
+        if self._trainer is None or self._x.ctypes.data != x.data_ptr():
+            self._x = x.numpy()
+            rows, aged = self._split(self._x)
+            self.model.topics_ = Topics(rows, prior=self.prior, objective=self.model.objective)
+            # Nothing has decayed yet in a vector that somebody begins with, unless it is another node's.
+            self.model.topics_.stamps[:] = -aged
+            self.model.topics_.totals = _sums(rows, np.exp(aged))
+            self.model.n_batch_iter_ = 1
+            trainer = self._trainer = self.model._trainer()
+            trainer.schedule = CommonSchedule.like(trainer.schedule)
+        return self._trainer
+
+    @property
+    def topics(self) -> Topics:
+        """The table that is learned in."""
+        found: Topics = self.model.topics_
+        return found
+
+    def learn_number(self, done: int, *, workers: int) -> None:
+        """All workers together have done so many batches."""
+        if self._trainer is not None and isinstance(self._trainer.schedule, CommonSchedule):
+            self._trainer.schedule.learn(done, workers=workers, place=self._part)
+
+    def fold(self, update: Update) -> None:
+        """Take in what others have learned; between two batches of this node."""
+        self.topics.fold(update)
+        self._tell_ages()
+
+    def settle(self) -> None:
+        """Let the vector hold the pseudo-counts themselves."""
+        self.topics.settle()
+        self._tell_ages()
+
+    def fill(self, model: LDA, x: Tensor) -> None:
+        """Make a vector's topics those of an estimator."""
+        rows, aged = self._split(x.numpy())
+        model.n_features_in_ = self.n_words
+        model._set_priors()
+        model.topics_ = Topics(rows * np.exp(aged)[:, None], prior=self.prior, objective=model.objective)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_trainer": None, "_batches": None, "recorder": None, "_x": np.empty(0, np.float32)}
+
+    def _split(self, x: NDArray[Any]) -> tuple[Floats, Floats]:
+        cut = self.n_words * self.n_topics
+        return x[:cut].reshape(self.n_words, self.n_topics), x[cut:]
+
+    def _tell_ages(self) -> None:
+        self._split(self._x)[1][:] = self.topics.log_decay - self.topics.stamps
+
+    def _endless(self, rng: np.random.Generator) -> Iterator[Batch]:
+        if self._own is None:
+            order = np.random.default_rng(self.seed).permutation(self.n_documents)
+            self._own = self._all if self._parts == 1 else self._all.rows(np.sort(order[self._part :: self._parts]))
+        size = usable_batch(self.model.batch_size, threads=self._threads * self._parts, documents=self.n_documents)
+        while True:
+            yield from self._own.batches(size, rng)
+
+
+def _sums(rows: Floats, factors: Floats) -> NDArray[np.float64]:
+    """Over words, in double precision but without a second table."""
+    return np.asarray(np.einsum("w,wk->k", factors, rows, dtype=np.float64))

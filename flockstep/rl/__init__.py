@@ -1,0 +1,10 @@
+"""HSA2C: actor-critic, lock-free between cores; for gymnasium environments."""
+
+from flockstep.rl.evaluation import Evaluation
+from flockstep.rl.history import Row
+from flockstep.rl.hsa2c import HSA2C
+from flockstep.rl.mlp import MlpPolicy
+from flockstep.rl.rmsprop import RMSpropTF
+from flockstep.rl.settings import Settings
+
+__all__ = ["HSA2C", "Evaluation", "MlpPolicy", "RMSpropTF", "Row", "Settings"]

@@ -1,0 +1,231 @@
+"""HSA2C: advantage actor-critic whose threads share one policy without a lock.
+
+    R_t = sum_{i<n} gamma^i r_{t+i} + gamma^n V(s_{t+n});   A = R - V
+    loss = mean[ -log pi(a|s) A + c_v (R - V)^2 - c_e entropy ]
+
+Mohamad, Alamri, Bouchachia: scaling up stochastic gradient descent, Machine Learning 2022, arXiv 2210.02882. Only the
+abstract was at hand; network and settings are those that actor-critics are known by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+
+from flockstep import check
+from flockstep.rl import storage
+from flockstep.rl.assembly import engine_for, environments, policy_for
+from flockstep.rl.engine import Engine, Tally
+from flockstep.rl.environments import needed, source_of
+from flockstep.rl.evaluation import Evaluation, evaluate
+from flockstep.rl.history import History, Row
+from flockstep.rl.mlp import MlpPolicy
+from flockstep.rl.settings import Schedule, Settings
+from flockstep.rl.watching import Watching
+
+Callback = Callable[[Row], bool | None]
+"""Called with every row of the history; False ends the training."""
+
+
+class HSA2C:
+    """An actor-critic that is used as those of stable-baselines3: ``HSA2C("MlpPolicy", "CartPole-v1").learn(500_000)``.
+
+    ``policy`` is "MlpPolicy", "CnnPolicy", "A3CPolicy" or a torch module of your own that gives ``(logits, value)`` for
+    a batch of observations; for real-valued actions it gives means and has a parameter ``log_std``. ``env`` is a
+    gymnasium id or a function that makes an environment. With one thread, one seed has one outcome.
+    """
+
+    def __init__(
+        self,
+        policy: str | nn.Module,
+        env: Any,
+        *,
+        learning_rate: float | Schedule = 7e-4,
+        n_steps: int = 5,
+        gamma: float = 0.99,
+        ent_coef: float | None = None,
+        vf_coef: float = 0.5,
+        max_grad_norm: float = 0.5,
+        rms_prop_eps: float = 1e-5,
+        threads: int = 1,
+        envs_per_thread: int = 8,
+        local_updates: int | None = None,
+        envpool: bool = False,
+        policy_kwargs: Mapping[str, Any] | None = None,
+        verbose: int = 0,
+        seed: int | None = None,
+    ) -> None:
+        images = policy not in ("MlpPolicy",) and not isinstance(policy, MlpPolicy)
+        self.settings = Settings(
+            threads=threads,
+            envs_per_thread=envs_per_thread,
+            local_updates=(10 if images else 100) if local_updates is None else local_updates,
+            n_steps=n_steps,
+            gamma=gamma,
+            learning_rate=learning_rate,
+            ent_coef=(0.01 if isinstance(policy, str) and images else 0.0) if ent_coef is None else ent_coef,
+            vf_coef=vf_coef,
+            max_grad_norm=max_grad_norm,
+            rms_eps=rms_prop_eps,
+        )
+        self.verbose = check.whole(self, "verbose", verbose, at_least=0)
+        self.seed = check.whole(self, "seed", seed, at_least=0) if seed is not None else _any_seed()
+        self._name = policy if isinstance(policy, str) else type(policy).__name__
+        self._options = dict(policy_kwargs or {})
+        self.source, self._envpool = source_of(env), envpool
+        self._copy = environments(self.source, 1, envpool=envpool, images=images)
+        self.observations, self.actions = self._copy.observations, self._copy.actions
+        self.policy = policy_for(policy, self.observations, self.actions, self._options, self.seed)
+        self.num_timesteps = 0
+        self._history = History()
+        self._engine: Engine | None = None
+        self._kept: Mapping[str, Any] = {}
+
+    @property
+    def history(self) -> list[Row]:
+        """How training went: steps, seconds, mean return of the last 100 episodes, steps/s, entropy, losses."""
+        return self._history.rows
+
+    @property
+    def reward_threshold(self) -> float | None:
+        """The mean return from which gymnasium counts the environment as solved, where it says so."""
+        if not isinstance(self.source, str):
+            return None
+        known = needed("gymnasium").registry.get(self.source)
+        return None if known is None else known.reward_threshold
+
+    def learn(
+        self,
+        total_timesteps: int,
+        callback: Callback | None = None,
+        *,
+        reset_num_timesteps: bool = True,
+        progress_bar: bool = False,
+    ) -> Self:
+        """Train for so many environment steps of all threads together.
+
+        The learning rate falls to 0 over them. ``reset_num_timesteps=False`` goes on counting where the last call (or
+        the saved model) was. Ctrl-C leaves the policy as it is then, ready to be saved.
+        """
+        check.whole(self, "total_timesteps", total_timesteps)
+        if reset_num_timesteps:
+            self.num_timesteps, self._history = 0, History()
+        since = self.num_timesteps
+        until = since + total_timesteps
+        engine = self._ready()
+        self.start_history()
+        with Watching(self._name, since, until, bar=progress_bar, lines=self.verbose > 0) as watching:
+            wanted = True
+
+            def tell(tally: Tally) -> bool:
+                nonlocal wanted
+                self.num_timesteps = tally.timesteps
+                row = self._history.add(tally)
+                watching.show(row)
+                # Whoever ended it has had their last row, though other threads have something left to report.
+                wanted = wanted and (callback is None or callback(row) is not False)
+                return wanted
+
+            self.num_timesteps = engine.train(since=since, until=until, tell=tell)
+        return self
+
+    def start_history(self) -> History:
+        """Where rows of a training go that begins now."""
+        self._history.begin(self.num_timesteps)
+        return self._history
+
+    def predict(
+        self,
+        observation: Any,
+        state: Any = None,
+        episode_start: Any = None,
+        deterministic: bool = False,
+    ) -> tuple[NDArray[Any], None]:
+        """The action for one observation, or the actions for several; the second result is there for others' sake.
+
+        ``state`` and ``episode_start`` mean something to recurrent policies only, which there are none of.
+        """
+        actions = self._decide(self.observations.encode(observation), deterministic=deterministic)
+        return (actions[0] if self.observations.is_single(observation) else actions), None
+
+    def evaluate(self, episodes: int = 100, *, deterministic: bool = True, seed: int | None = None) -> Evaluation:
+        """Play whole episodes in an environment of its own, as gymnasium (or envpool) has it."""
+        check.whole(self, "episodes", episodes)
+
+        def drawn(rows: NDArray[Any]) -> NDArray[Any]:
+            return self._ready().predict(rows, deterministic=deterministic)
+
+        return evaluate(self._copy, drawn, episodes, seed)
+
+    def save(self, path: str | Path) -> Path:
+        """Write everything that prediction and further training need; ``best`` becomes ``best.safetensors``."""
+        engine = self._ready()
+        numbers = {name: value for name, value in asdict(self.settings).items() if not callable(value)}
+        numbers["rms_prop_eps"] = numbers.pop("rms_eps")
+        numbers.pop("rms_decay")
+        about = {
+            "policy": self._name,
+            "policy_kwargs": self._options,
+            "env": self.source if isinstance(self.source, str) else None,
+            "settings": {**numbers, "envpool": self._envpool, "seed": self.seed},
+            "num_timesteps": self.num_timesteps,
+            "history": self._history.to_json(),
+        }
+        return storage.write(path, about, self.policy.state_dict(), engine.state())
+
+    @classmethod
+    def load(cls, path: str | Path, env: Any = None, *, policy: nn.Module | None = None, **changed: Any) -> HSA2C:
+        """What ``save`` wrote; ``changed`` are arguments that shall be others now, such as ``threads``.
+
+        An environment that was made by a function, and a policy of your own, must be given again.
+        """
+        saved = storage.read(path)
+        about = saved.about
+        env = about["env"] if env is None else env
+        if env is None:
+            raise ValueError(f"HSA2C.env must be given again: {path} was trained on one that a function made")
+        known = about["policy"] in ("MlpPolicy", "CnnPolicy", "A3CPolicy")
+        if policy is None and not known:
+            raise ValueError(f"HSA2C.policy must be given again: {path} holds a module of your own, {about['policy']}")
+        arguments = {**about["settings"], "policy_kwargs": about["policy_kwargs"], **changed}
+        model = cls(about["policy"] if policy is None else policy, env, **arguments)
+        model.policy.load_state_dict(saved.policy)
+        model.num_timesteps, model._history = about["num_timesteps"], History.from_json(about["history"])
+        model._kept = saved.engine
+        return model
+
+    def close(self) -> None:
+        """End environments, threads and processes."""
+        self._copy.close()
+        if self._engine is not None:
+            self._engine.close()
+            self._engine = None
+
+    def _ready(self) -> Engine:
+        """The engine, made when it is first needed: a loaded model may have been trained for a while."""
+        if self._engine is None:
+            self._engine = engine_for(
+                self.policy,
+                self.source,
+                self.actions,
+                self.settings,
+                envpool=self._envpool,
+                seed=self.seed,
+                begin_at=self.num_timesteps,
+            )
+            if self._kept:
+                self._engine.restore(self._kept)
+        return self._engine
+
+    def _decide(self, rows: NDArray[Any], *, deterministic: bool) -> NDArray[Any]:
+        return self.actions.decode(self._ready().predict(rows, deterministic=deterministic))
+
+
+def _any_seed() -> int:
+    return int(np.random.default_rng().integers(2**31))

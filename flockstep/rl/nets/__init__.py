@@ -1,0 +1,1 @@
+"""Policies as torch modules: their engine, its workers, and what these share."""

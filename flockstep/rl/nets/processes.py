@@ -1,0 +1,168 @@
+"""Workers in processes of their own, which end with this one."""
+
+from __future__ import annotations
+
+import signal
+import time
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+import cloudpickle
+import torch
+
+from flockstep.backends.real.children import begin_as_child, context
+from flockstep.backends.real.interrupts import interrupted_later
+from flockstep.errors import NodeFailed
+from flockstep.rl.nets.shared import Shared
+from flockstep.rl.nets.totals import Totals
+from flockstep.rl.nets.worker import Worker
+
+MadeOf = tuple[Any, ...]
+"""Policy, device, a function that makes environments, settings, seed."""
+_TELL_EVERY = 1.0
+"""Seconds between two reports of a worker."""
+_GRACE = 10.0
+"""Seconds that a worker has for the update it is at, when others have to stop."""
+
+
+class Processes:
+    """As many as ``shared`` has slots; they wait for orders between trainings, and keep their environments."""
+
+    def __init__(self, made_of: MadeOf, shared: Shared) -> None:
+        self._shared = shared
+        self._processes: list[Any] = []
+        self._lines: list[Connection] = []
+        # By value, so that modules and functions of a notebook travel too. Only to our own children.
+        payload = cloudpickle.dumps(made_of)
+        forking = context()
+        try:
+            with interrupted_later():
+                for number in range(len(shared.steps)):
+                    self._start(forking, number, payload)
+            # All begin together, or one might be done before another is there.
+            for number in range(len(shared.steps)):
+                self._hear(number)
+        except BaseException:
+            self.close()
+            raise
+
+    def train(self, since: int, until: int, hear: Callable[[Totals], bool]) -> None:
+        """Let all train; ``hear`` gets what each tells, and ends it by False. Raises what a worker raised."""
+        self._shared.stop.zero_()
+        busy = set(range(len(self._processes)))
+        try:
+            with interrupted_later():
+                for number in busy:
+                    self._order(number, (since, until))
+            while busy:
+                for number in self._ready(busy, None):
+                    totals = self._hear(number)
+                    if totals.last:
+                        busy.discard(number)
+                    if not hear(totals):
+                        self._shared.stop.fill_(1)
+        except NodeFailed:
+            self.close()
+            raise
+        except BaseException:
+            self._stop(busy)
+            raise
+
+    def close(self) -> None:
+        """End the processes, wherever they are: nothing of theirs is worth waiting for."""
+        with interrupted_later():
+            for process in self._processes:
+                process.kill()
+            for process in self._processes:
+                process.join()
+                process.close()
+            for line in self._lines:
+                line.close()
+            self._processes, self._lines = [], []
+
+    def _start(self, context: Any, number: int, payload: bytes) -> None:
+        ours, theirs = context.Pipe()
+        self._lines.append(ours)
+        arguments = (theirs, number, payload, self._shared)
+        process = context.Process(target=_serve, args=arguments, name=f"flockstep HSA2C {number}", daemon=True)
+        try:
+            process.start()
+        finally:
+            theirs.close()
+        self._processes.append(process)
+
+    def _order(self, number: int, order: tuple[int, int]) -> None:
+        try:
+            self._lines[number].send(order)
+        except OSError as error:
+            raise self._failure(number, self._end_of(number)) from error
+
+    def _ready(self, busy: set[int], timeout: float | None) -> list[int]:
+        ready = wait([self._lines[number] for number in busy], timeout)
+        return [number for number in sorted(busy) if self._lines[number] in ready]
+
+    def _hear(self, number: int) -> Totals:
+        try:
+            told = self._lines[number].recv()
+        except (EOFError, OSError) as error:
+            raise self._failure(number, self._end_of(number)) from error
+        if isinstance(told, Totals):
+            return told
+        what, at = told
+        failure = self._failure(number, f"raised {what}")
+        failure.add_note(at)
+        raise failure
+
+    def _stop(self, busy: set[int]) -> None:
+        """Let every worker end the update it is at; whoever cannot is ended, and so are all."""
+        self._shared.stop.fill_(1)
+        deadline = time.monotonic() + _GRACE
+        try:
+            while busy:
+                ready = self._ready(busy, max(0.0, deadline - time.monotonic()))
+                if not ready:
+                    break
+                busy -= {number for number in ready if self._hear(number).last}
+        except BaseException:
+            # A worker failed, or Ctrl-C once more.
+            self.close()
+            raise
+        if busy:
+            self.close()
+
+    def _end_of(self, number: int) -> str:
+        process = self._processes[number]
+        process.join(_GRACE)
+        code = process.exitcode
+        return f"was killed by {signal.Signals(-code).name}" if code and code < 0 else f"ended with exit code {code}"
+
+    def _failure(self, number: int, what: str) -> NodeFailed:
+        return NodeFailed(f"worker {number} of {len(self._processes)} {what}", rank=number)
+
+    @property
+    def closed(self) -> bool:
+        """Whether there are none."""
+        return not self._processes
+
+
+def _serve(line: Connection, number: int, payload: bytes, shared: Shared) -> None:
+    begin_as_child()
+    torch.set_num_threads(1)
+    try:
+        policy, device, make_environments, settings, seed = cloudpickle.loads(payload)
+        environments = make_environments()
+        worker = Worker(policy.to(device), environments, shared, settings, number=number, seed=seed)
+        line.send(Totals())
+        while True:
+            since, until = line.recv()
+            totals = Totals()
+            while not totals.last:
+                totals = worker.train(since, until, within=_TELL_EVERY)
+                line.send(totals)
+    except (EOFError, BrokenPipeError):
+        # Whoever gave orders is gone.
+        return
+    except Exception as error:
+        line.send((f"{type(error).__name__}: {error}", "".join(traceback.format_exception(error))))

@@ -1,0 +1,97 @@
+"""A few steps in every environment of a worker, and the returns of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from flockstep.rl.environments import Environments, Step
+from flockstep.rl.nets.draws import draw
+from flockstep.rl.nets.passes import Passes
+from flockstep.rl.networks import ask
+from flockstep.rl.returns import n_step_returns
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """What was done and what came of it, (steps, environments, ...); what was seen is with the passes."""
+
+    actions: Tensor
+    returns: Tensor
+    counts: Tensor | None
+    """False where a step only began an episode; None where all count."""
+
+
+class Player:
+    """Acts in environments with a policy, whose parameters others change between roll-outs."""
+
+    def __init__(
+        self, environments: Environments, policy: nn.Module, passes: Passes, generator: torch.Generator, seed: int
+    ) -> None:
+        self._environments, self._policy, self._passes, self._generator = environments, policy, passes, generator
+        self._device = next(policy.parameters()).device
+        self._seen = self._tensor(environments.reset(seed))
+        self._scores = np.zeros(environments.count)
+        self._lengths = np.zeros(environments.count, np.int64)
+        self._ended: list[tuple[float, int]] = []
+
+    def roll_out(self, steps: int, gamma: float) -> Rollout:
+        """Take so many steps in every environment."""
+        actions, taken = [], []
+        for _ in range(steps):
+            choice, _ = self._passes.keep(self._seen)
+            actions.append(draw(choice, self._generator))
+            step = self._environments.step(actions[-1].cpu().numpy())
+            self._seen = self._tensor(step.observations)
+            self._score(step)
+            taken.append(step)
+        counts = np.stack([step.counts for step in taken])
+        return Rollout(
+            torch.stack(actions),
+            self._returns(taken, gamma),
+            None if counts.all() else torch.from_numpy(counts).to(self._device),
+        )
+
+    def ended(self) -> list[tuple[float, int]]:
+        """Return and length of the episodes that ended since this was last asked."""
+        own = getattr(self._environments, "ended", None)
+        if own is not None:
+            # Emulators know of whole games, whatever a policy is told of them.
+            games: list[tuple[float, int]] = own()
+            return games
+        ended, self._ended = self._ended, []
+        return ended
+
+    @torch.no_grad()
+    def _returns(self, taken: list[Step], gamma: float) -> Tensor:
+        """With the values of where it stands now and, in the same pass, of where a time limit cut an episode."""
+        rewards, terminated, truncated = (
+            np.stack([getattr(step, name) for step in taken]) for name in ("rewards", "terminated", "truncated")
+        )
+        cut = truncated & ~terminated
+        beyond = [
+            self._seen,
+            *(self._tensor(step.finals[row]) for step, row in zip(taken, cut, strict=True) if row.any()),
+        ]
+        _, values = ask(self._policy, torch.cat(beyond))
+        worth = values.double().cpu().numpy()
+        final_values = np.zeros_like(rewards, np.float64)
+        final_values[cut] = worth[len(self._seen) :]
+        returns = n_step_returns(
+            rewards.astype(np.float64), terminated, truncated, final_values, worth[: len(self._seen)], gamma
+        )
+        return torch.from_numpy(returns).to(values)
+
+    def _score(self, step: Step) -> None:
+        self._scores += step.rewards * step.counts
+        self._lengths += step.counts
+        for i in np.flatnonzero(step.terminated | step.truncated):
+            self._ended.append((float(self._scores[i]), int(self._lengths[i])))
+            self._scores[i] = self._lengths[i] = 0
+
+    def _tensor(self, observations: NDArray[np.generic]) -> Tensor:
+        return torch.from_numpy(observations).to(self._device)

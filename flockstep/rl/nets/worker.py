@@ -1,0 +1,104 @@
+"""One worker: it copies the policy, rolls out in its environments, goes back through what it kept, and writes.
+
+theta' <- theta;   n steps in e environments;   g <- gradient of the loss at theta', clipped
+s <- decay s + (1 - decay) g^2,    theta <- theta - lr g / sqrt(s + eps)            both shared, no lock
+"""
+
+from __future__ import annotations
+
+import math
+import time
+
+import numpy as np
+import torch
+from torch import nn
+
+from flockstep.backends.real.interrupts import interrupted_later
+from flockstep.errors import Diverged
+from flockstep.rl.environments import Environments
+from flockstep.rl.losses import Losses, actor_critic
+from flockstep.rl.nets.draws import log_prob_and_entropy
+from flockstep.rl.nets.passes import passes_of
+from flockstep.rl.nets.rollout import Player
+from flockstep.rl.nets.shared import Shared
+from flockstep.rl.nets.totals import Totals
+from flockstep.rl.nets.write import write
+from flockstep.rl.settings import Settings
+from flockstep.vector import trainable
+
+_LARGEST_SEED = 2**30
+
+
+class Worker:
+    """Owns its environments, its copy of the policy and its random numbers; shares all else."""
+
+    def __init__(
+        self,
+        policy: nn.Module,
+        environments: Environments,
+        shared: Shared,
+        settings: Settings,
+        *,
+        number: int,
+        seed: int,
+    ) -> None:
+        self._policy, self._shared, self._settings, self._number = policy, shared, settings, number
+        self._parameters = trainable(policy)
+        self._passes = passes_of(policy)
+        draws, begins = np.random.SeedSequence([seed, number]).generate_state(2) % _LARGEST_SEED
+        generator = torch.Generator(next(policy.parameters()).device).manual_seed(int(draws))
+        self._player = Player(environments, policy, self._passes, generator, int(begins))
+        self._steps = environments.count * settings.n_steps
+
+    def train(self, since: int, until: int, *, within: float = math.inf) -> Totals:
+        """Update until all workers together have taken ``until`` steps, ``since`` of them before.
+
+        But no more than ``local_updates`` times, and for ``within`` seconds: then it is time to tell.
+        """
+        totals, deadline = Totals(), time.monotonic() + within
+        while totals.updates < self._settings.local_updates and time.monotonic() < deadline:
+            done = since + int(self._shared.steps.sum())
+            if done >= until or self._shared.stop.item():
+                totals.last = True
+                break
+            totals.rate = self._settings.rate(1 - done / until)
+            losses = self.gradient()
+            if not math.isfinite(losses.total.item()):
+                # Not written: what the others share is still sound.
+                raise Diverged(f"the loss of worker {self._number} is {losses.total.item()} after {done} steps")
+            self._write(totals.rate)
+            totals.updates += 1
+            totals.policy += losses.policy.item()
+            totals.value += losses.value.item()
+            totals.entropy += losses.entropy.item()
+        totals.ended = self._player.ended()
+        return totals
+
+    def gradient(self) -> Losses:
+        """Read the policy, roll out, and leave the gradient with the parameters."""
+        self._passes.forget()
+        self._shared.read(self._parameters)
+        for parameter in self._parameters:
+            parameter.grad = None
+        rollout = self._player.roll_out(self._settings.n_steps, self._settings.gamma)
+        choice, values = self._passes.outputs()
+        log_prob, entropy = log_prob_and_entropy(choice, rollout.actions)
+        losses = actor_critic(
+            log_prob,
+            entropy.expand_as(log_prob),
+            values,
+            rollout.returns,
+            vf_coef=self._settings.vf_coef,
+            ent_coef=self._settings.ent_coef,
+            counts=rollout.counts,
+        )
+        self._passes.backward(losses.total)
+        return losses
+
+    def _write(self, rate: float) -> None:
+        gradients = [parameter.grad for parameter in self._parameters]
+        # An update is all there or not at all, wherever Ctrl-C comes.
+        with interrupted_later():
+            write(self._shared, gradients, self._settings, rate)
+            self._shared.steps[self._number] += self._steps
+            self._shared.updates[self._number] += 1

@@ -1,0 +1,94 @@
+"""Topics by real nodes: threads and processes, and an estimator that is fitted by them."""
+
+import os
+import signal
+
+import numpy as np
+import pytest
+from conftest import drawn
+from test_dpsvi import Counting, counts, model
+
+import flockstep as fs
+from flockstep.lda import LDA
+from flockstep.lda.completion import Completion
+from flockstep.lda.dpsvi import DPSVI
+from flockstep.lda.nodes import fit_on_nodes
+from flockstep.lda.workload import TopicDocuments
+
+DOCUMENTS = drawn(900, 120, 6, length=60)
+LEARNED, HELD_OUT = DOCUMENTS[:700], DOCUMENTS[700:]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("on", ["threads", "processes"])
+@pytest.mark.parametrize(("nodes", "bits"), [(1, 16), (2, 8), (3, 16)])
+def test_real_nodes_learn_topics(on, nodes, bits):
+    workload = TopicDocuments(LEARNED, model=model(6, batch_size=25, objective="map"), held_out=HELD_OUT, seed=3)
+    trace = fs.launch(DPSVI(bits=bits), workload, nodes=nodes, steps=fs.Budget(steps=100), on=on, record_every=20)
+    assert sum(node.steps for node in trace.nodes) >= 100
+    assert workload.loss(trace.models[0]) < 0.65 * workload.loss(workload.start())
+    assert (trace.nodes[0].counts.get("pushes", 0) > 0) == (nodes > 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ahead", [0, 3])
+def test_real_nodes_count_every_batch_once(ahead):
+    trace = fs.launch(DPSVI(bits=32, ahead=ahead), Counting(), nodes=3, steps=40, on="threads", record_every=1000)
+    np.testing.assert_array_equal(counts(trace.models[0]).sum(1), [40, 40, 40, 0])
+    assert max(counts(x).max() for x in trace.models.values()) == 1
+
+
+class Mortal(Counting):
+    """The third node is killed at its 20th batch."""
+
+    def gradient(self, x, rng):
+        if self._part == 2 and getattr(self, "count", 0) == 20:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().gradient(x, rng)
+
+
+@pytest.mark.slow
+def test_a_process_that_is_killed_costs_its_last_batches_only():
+    trace = fs.launch(
+        DPSVI(local_steps=2, ahead=2, bits=8), Mortal(), nodes=3, steps=60, on="processes", record_every=1000
+    )
+    learned = counts(trace.models[0]).sum(1)
+    np.testing.assert_array_equal(learned[:2], [60, 60])
+    assert 15 <= learned[2] <= 20
+    assert 2 not in trace.models
+
+
+@pytest.mark.slow
+def test_an_estimator_is_fitted_by_processes():
+    ours = LDA(6, objective="map", batch_size=25, max_iter=4, random_state=0)
+    seen = []
+    trace = fit_on_nodes(ours, LEARNED, nodes=2, eval_docs=HELD_OUT, rows=3, callback=seen.append)
+    assert [row.loss for row in seen] == [row.loss for row in trace.rows]
+    assert 2 <= len(seen) <= 8
+    assert ours.components_.shape == (6, 120)
+    assert (ours.components_ > 0).all()
+    np.testing.assert_allclose(ours.transform(HELD_OUT).sum(1), 1.0, rtol=1e-5)
+    assert ours.n_batch_iter_ > 4 * 700 / 25
+    begun = TopicDocuments(LEARNED, model=ours, held_out=HELD_OUT)
+    assert Completion(HELD_OUT).of_components(ours.components_) < 0.65 * begun.loss(begun.start())
+
+
+def test_an_estimator_is_fitted_by_threads():
+    ours = LDA(6, batch_size=25, max_iter=1, random_state=0)
+    fit_on_nodes(ours, LEARNED[:100], nodes=2, on="threads")
+    assert ours.components_.shape == (6, 120)
+    assert ours.eval_scores_ == []
+    assert ours.training_seconds_ > 0
+
+
+def test_refusals():
+    with pytest.raises(ValueError, match=r"fit_on_nodes.nodes must be at least 1"):
+        fit_on_nodes(LDA(2), LEARNED, nodes=0)
+    with pytest.raises(ValueError, match="at least 2 where the server does not learn"):
+        fit_on_nodes(LDA(2), LEARNED, nodes=1, strategy=DPSVI(server_trains=False))
+    with pytest.raises(ValueError, match="n_components"):
+        fit_on_nodes(LDA(0), LEARNED, nodes=2)
+    with pytest.raises(TypeError, match="documents in memory"):
+        fit_on_nodes(LDA(2), iter([LEARNED]), nodes=2)
+    with pytest.raises(ValueError, match="must have 120 columns, one per word, got 100"):
+        fit_on_nodes(LDA(2), LEARNED, nodes=2, eval_docs=HELD_OUT[:, :100])
