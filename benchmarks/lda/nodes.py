@@ -32,7 +32,7 @@ def main() -> None:
     """Run all, tell all."""
     parser = arguments("benchmarks.lda.nodes", __doc__ or "")
     # Found best on the validation part, among those whose messages fit the link.
-    for name, best in (("batch", 512), ("local-steps", 2), ("ahead", 4), ("bits", 8), ("passes", 10), ("repeats", 3)):
+    for name, best in (("batch", 512), ("local-steps", 12), ("ahead", 12), ("bits", 8), ("passes", 10), ("repeats", 3)):
         parser.add_argument(f"--{name}", type=int, default=best)
     options = parser.parse_args()
     repeats, passes = (1, 2) if options.quick else (options.repeats, options.passes)

@@ -49,7 +49,10 @@ class DPSVI:
 
     local_steps: int = 2
     ahead: int = 2
-    bits: int = 16
+    bits: int = 8
+    least: float = 0.1
+    """With 8 or 16 bits, less than this part of what one word of a document adds is sent as nothing, or by a coin as so
+    much."""
     server: int = 0
     server_trains: bool = True
     patience: int = 1000
@@ -60,6 +63,7 @@ class DPSVI:
         for name in ("ahead", "server"):
             check.whole(self, name, getattr(self, name), at_least=0)
         check.one_of(self, "bits", self.bits, WIDTHS)
+        check.not_negative(self, "least", self.least)
 
     async def run(self, node: Node) -> None:
         """Serve, or learn and push, or both."""
@@ -79,7 +83,7 @@ class DPSVI:
             await self._learn(node, documents)
 
     async def _serve(self, node: Node, documents: TopicDocuments) -> None:
-        keeper = Keeper(node, documents, bits=self.bits, trains=self.server_trains)
+        keeper = Keeper(node, documents, bits=self.bits, least=self.least, trains=self.server_trains)
         if not self.server_trains:
             return
         documents.recorder = keeper
@@ -109,7 +113,7 @@ class _Worker:
         """Batches the server had folded at its last reply."""
         self._fresh = self._pushed = 0
         """Own batches that are in no push yet, and in the push that has no reply."""
-        self._number, self._greeted = HELLO, False
+        self._number, self._greeted, self._last = HELLO, False, False
         self._unsent = self._alone = 0
         self._push: tuple[Message, Update] | None = None
         """The push that has no reply yet, and what is in it."""
@@ -142,6 +146,7 @@ class _Worker:
         if self._pending is not None:
             self._merge(await self._pending)
             self._pending = None
+        self._last = True
         while self._fresh or self._push is not None:
             await self._exchange(wait=True)
 
@@ -219,11 +224,11 @@ class _Worker:
 
     def _written(self, number: int, update: Update, batches: int = 0, bits: int | None = None) -> Message:
         return written(
-            Letter(number=number, done=self._known, batches=batches, update=update),
+            Letter(number=number, done=self._known, batches=batches, last=self._last, update=update),
             n_words=self._documents.n_words,
             bits=self._settings.bits if bits is None else bits,
             rng=self._node.rng,
-            least=self._documents.prior,
+            least=self._settings.least * self._documents.weight(update, batches),
         )
 
     def _read(self, message: Message) -> Letter:

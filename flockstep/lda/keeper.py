@@ -36,12 +36,14 @@ def is_behind(reply: Message) -> bool:
 class Keeper:
     """Journals for workers, and what waits for the server's own node."""
 
-    def __init__(self, node: Node, documents: TopicDocuments, *, bits: int, trains: bool) -> None:
-        self._node, self._documents, self._bits, self._trains = node, documents, bits, trains
+    def __init__(self, node: Node, documents: TopicDocuments, *, bits: int, least: float, trains: bool) -> None:
+        self._node, self._documents, self._bits, self._least = node, documents, bits, least
         self._size = documents.n_words, documents.n_topics
         self.done = 0
         """Batches of all workers so far."""
         self._journals = {rank: Journal(*self._size) for rank in range(node.size) if rank != node.rank}
+        self._batches = dict.fromkeys(self._journals, 0)
+        """How many are in each journal."""
         self._greeted: set[int] = set()
         self._numbers: dict[int, int] = {}
         self._replies: dict[int, Message] = {}
@@ -61,7 +63,7 @@ class Keeper:
     def stepped(self, batches: int) -> None:
         """Between two batches: fold what has come."""
         with self._node.undisturbed():
-            self.done += batches
+            self._count(batches)
             self._fold_waiting()
             done = self.done
         self._documents.learn_number(done, workers=1 + len(self._node.peers()))
@@ -88,6 +90,10 @@ class Keeper:
                 self._journals.pop(peer, None)
             self._take(peer, push)
         elif peer in self._replies:
+            return self._replies[peer]
+        if push.last:
+            self._journals.pop(peer, None)
+            self._replies[peer] = self._reply(peer, nothing(self._size[1]))
             return self._replies[peer]
         if peer not in self._journals:
             return self._promise(peer)
@@ -116,9 +122,14 @@ class Keeper:
         for rank, journal in self._journals.items():
             if rank != peer:
                 journal.record(push.update)
-        self.done += push.batches
+        self._count(push.batches, but=peer)
         self._node.count("pushes")
         self._fold(push.update)
+
+    def _count(self, batches: int, but: int | None = None) -> None:
+        self.done += batches
+        for rank in self._journals:
+            self._batches[rank] = self._batches.get(rank, 0) + batches * (rank != but)
 
     def _restore(self, peer: int, push: Letter) -> None:
         """Take a worker's table over, unless another one's came first."""
@@ -159,15 +170,12 @@ class Keeper:
         self._replies[peer] = self._reply(peer, whole(self._documents.topics), bits=32)
         return self._replies[peer]
 
-    def _reply(self, peer: int, update: Update | None, bits: int | None = None) -> Message:
+    def _reply(self, peer: int, update: Update, bits: int | None = None) -> Message:
+        batches, self._batches[peer] = self._batches.get(peer, 0), 0
         return written(
-            Letter(
-                number=self._numbers.get(peer, HELLO),
-                done=self.done,
-                update=nothing(self._size[1]) if update is None else update,
-            ),
+            Letter(number=self._numbers.get(peer, HELLO), done=self.done, update=update),
             n_words=self._size[0],
             bits=self._bits if bits is None else bits,
             rng=self._node.rng,
-            least=self._documents.prior,
+            least=self._least * self._documents.weight(update, batches),
         )

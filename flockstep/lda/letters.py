@@ -13,7 +13,7 @@ from flockstep.lda import wire
 from flockstep.lda.topics import Topics, Update
 from flockstep.message import Message
 
-_NUMBERS = struct.Struct("<qqq")
+_NUMBERS = struct.Struct("<qqq?")
 _CODEC = "topics"
 
 
@@ -27,6 +27,8 @@ class Letter:
     """Batches of all workers that the server has folded, as far as the writer knows."""
     batches: int = 0
     """How many of them are in this update."""
+    last: bool = False
+    """Whether the worker goes no further, and has no use for what others did."""
     update: Update
 
     @property
@@ -37,7 +39,7 @@ class Letter:
 
 def written(letter: Letter, *, n_words: int, bits: int, rng: np.random.Generator, least: float) -> Message:
     """As it travels."""
-    numbers = np.frombuffer(_NUMBERS.pack(letter.number, letter.done, letter.batches), np.uint8)
+    numbers = np.frombuffer(_NUMBERS.pack(letter.number, letter.done, letter.batches, letter.last), np.uint8)
     data = np.concatenate([numbers, wire.encode(letter.update, n_words=n_words, bits=bits, rng=rng, least=least)])
     return Message(torch.from_numpy(data), _CODEC, (data.size,), torch.uint8)
 
@@ -47,11 +49,11 @@ def read(message: Message, *, n_words: int, n_topics: int) -> Letter:
     data = message.data.numpy()
     if message.codec != _CODEC or data.size < _NUMBERS.size:
         raise ValueError(f"a letter about topics cannot be read from {data.size} bytes of {message.codec}")
-    number, done, batches = _NUMBERS.unpack(data[: _NUMBERS.size].tobytes())
+    number, done, batches, last = _NUMBERS.unpack(data[: _NUMBERS.size].tobytes())
     if min(number, done, batches) < 0:
         raise ValueError("a letter about topics has negative numbers")
     update = wire.decode(data[_NUMBERS.size :], n_words=n_words, n_topics=n_topics)
-    return Letter(number=number, done=done, batches=batches, update=update)
+    return Letter(number=number, done=done, batches=batches, last=last, update=update)
 
 
 def nothing(n_topics: int) -> Update:

@@ -109,5 +109,6 @@ def _bottom(told: NDArray[np.float32], bits: int) -> int:
 
 def _floor(least: float, form: _Format) -> int:
     """The bits of the smallest number that is written."""
-    asked = int(np.array([least], np.float32).view(np.uint32)[0])
+    # abs: a zero with a sign has a bit set.
+    asked = int(np.array([abs(least)], np.float32).view(np.uint32)[0])
     return max(form.base + 1, -(-asked >> form.shift)) << form.shift

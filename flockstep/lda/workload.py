@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import math
 from collections.abc import Iterator
 from typing import Any, Self
 
@@ -91,6 +92,15 @@ class TopicDocuments:
     def n_documents(self) -> int:
         """Of all nodes together: what every batch stands for."""
         return len(self._all)
+
+    @property
+    def batch_size(self) -> int:
+        """Documents in a batch: fewer than asked for where all batches under way would be over a quarter of all."""
+        return usable_batch(self.model.batch_size, threads=self._threads * self._parts, documents=self.n_documents)
+
+    def weight(self, update: Update, batches: int) -> float:
+        """What one word of a document adds to the table, on average, in an update of so many batches."""
+        return -math.expm1(update.log_decay) * self.n_documents / (max(1, batches) * self.batch_size)
 
     # As a workload ------------------------------------------------------------------------------------------------
 
@@ -194,9 +204,8 @@ class TopicDocuments:
         if self._own is None:
             order = np.random.default_rng(self.seed).permutation(self.n_documents)
             self._own = self._all if self._parts == 1 else self._all.rows(np.sort(order[self._part :: self._parts]))
-        size = usable_batch(self.model.batch_size, threads=self._threads * self._parts, documents=self.n_documents)
         while True:
-            yield from self._own.batches(size, rng)
+            yield from self._own.batches(self.batch_size, rng)
 
 
 def _sums(rows: Floats, factors: Floats) -> NDArray[np.float64]:

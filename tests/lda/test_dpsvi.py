@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from conftest import drawn
+from lda_corpora import drawn
 
 import flockstep as fs
 from flockstep.lda import LDA

@@ -5,7 +5,7 @@ import signal
 
 import numpy as np
 import pytest
-from conftest import drawn
+from lda_corpora import drawn
 from test_dpsvi import Counting, counts, model
 
 import flockstep as fs
