@@ -46,7 +46,7 @@ you ask for it.
   topics.csv                                      top words of every topic
   topics.html                                     the page to explore them
 
-Ctrl-C stops early and saves what was learned so far.
+Ctrl-C stops early and saves what was learned so far (with --nodes: nothing).
 """
 
 TRANSFORM_HELP = """Say how much of each topic new documents have.
@@ -82,6 +82,7 @@ def fit(
     batch: asked.Batch = 1024,
     objective: asked.Goal = asked.Objective.vb,
     held_out: asked.HeldOut = 0.0,
+    nodes: asked.Nodes = 1,
     seed: asked.Seed = 0,
     vocab: asked.Vocab = None,
     pattern: asked.Pattern = "*",
@@ -96,7 +97,8 @@ def fit(
     """Learn topics from a corpus."""
     with consoles.plain_errors(debug=debug):
         work = _work()
-        for name, value in {"topics": topics, "jobs": jobs, "passes": passes, "batch": batch, "words": words}.items():
+        numbers = {"topics": topics, "jobs": jobs, "nodes": nodes, "passes": passes, "batch": batch, "words": words}
+        for name, value in numbers.items():
             check.whole("fit", name, value)
         check.fraction("fit", "held_out", held_out)
         kept = work.words_kept(min_df=min_df, max_df=max_df, most=most_words, stop_words=stop_words)
@@ -112,7 +114,7 @@ def fit(
             random_state=seed,
             verbose=1,
         )
-        work.fit(corpus, model, held_out=held_out, seed=seed, out=out, shown=words)
+        work.fit(corpus, model, held_out=held_out, seed=seed, out=out, shown=words, nodes=nodes)
 
 
 @app.command("transform", help=TRANSFORM_HELP)

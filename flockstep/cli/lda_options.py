@@ -24,6 +24,7 @@ Source = Annotated[Path, Argument(metavar="SOURCE", help=_SOURCE, show_default=F
 Model = Annotated[Path, Argument(metavar="MODEL", help="The folder that `lda fit` wrote.", show_default=False)]
 Topics = Annotated[int, Option(help="How many topics.")]
 Jobs = Annotated[int, Option(help="Threads that learn side by side without a lock; 1 is the same every time.")]
+Nodes = Annotated[int, Option(help="Processes that learn from documents of their own, each with so many jobs.")]
 Passes = Annotated[int, Option(help="How often every document is seen.")]
 Batch = Annotated[int, Option(help="Documents per step.")]
 Goal = Annotated[Objective, Option(help="vb: variational Bayes; map: its digamma-free relative, often better.")]

@@ -16,6 +16,7 @@ from flockstep import units
 from flockstep.cli import consoles, topics
 from flockstep.lda import LDA, coherence, export, files, sources
 from flockstep.lda.holdout import split
+from flockstep.lda.nodes import fit_on_nodes
 from flockstep.lda.page import write_page
 from flockstep.lda.survey import Survey, survey
 from flockstep.lda.text import Words
@@ -53,14 +54,16 @@ def words_kept(*, min_df: float, max_df: float, most: int, stop_words: str | Non
     )
 
 
-def fit(source: sources.Source, model: LDA, *, held_out: float, seed: int, out: Path, shown: int) -> None:
+def fit(
+    source: sources.Source, model: LDA, *, held_out: float, seed: int, out: Path, shown: int, nodes: int = 1
+) -> None:
     """Learn, save, and tell."""
     console = consoles.messages()
     console.print(_about(source), markup=False, soft_wrap=True)
     kept, apart = split(source.counts, held_out, seed=seed)
     began = time.monotonic()
     try:
-        _learn(model, kept, apart)
+        _learn(model, kept, apart, nodes)
     except KeyboardInterrupt:
         _save_early(model, source, out)
         raise typer.Exit(consoles.INTERRUPTED) from None
@@ -104,9 +107,13 @@ def show(model: Path, *, count: int) -> None:
     consoles.results().print(_table(saved.model, words, report, f"{saved.model.n_components} topics{of}", count))
 
 
-def _learn(model: LDA, kept: Any, apart: Any) -> None:
-    """Where the learning is done: here, on this machine's threads."""
-    model.fit(kept, eval_docs=apart)
+def _learn(model: LDA, kept: Any, apart: Any, nodes: int) -> None:
+    """Where the learning is done: on threads here, or in several processes."""
+    if nodes == 1:
+        model.fit(kept, eval_docs=apart)
+        return
+    with consoles.messages().status(f"{nodes} processes learn ..."):
+        fit_on_nodes(model, kept, nodes=nodes, eval_docs=apart)
 
 
 def _save_early(model: LDA, source: sources.Source, out: Path) -> None:

@@ -343,3 +343,19 @@ def test_the_options_in_the_examples_exist():
     known = CliRunner().invoke(app, ["fit", "--help"], env={"COLUMNS": "200", "TERM": "dumb"}).stdout
     for option in set(re.findall(r"--[a-z-]+", shown)):
         assert option in known
+
+
+@pytest.mark.slow
+def test_several_processes_find_the_topics_too(corpus, tmp_path):
+    result = fit(corpus, tmp_path / "out", "--nodes", 2, "--held-out", 0.1, "--objective", "map")
+    assert result.exit_code == 0, result.output
+    listed = {
+        frozenset(line.split("   ")[-1].strip().split(", ")[:5]) for line in result.stdout.splitlines() if "%" in line
+    }
+    assert listed == {frozenset(SEA), frozenset(KITCHEN)}
+
+
+def test_no_nodes_at_all(corpus, tmp_path):
+    result = fit(corpus, tmp_path / "out", "--nodes", 0)
+    assert result.exit_code != 0
+    assert "fit.nodes must be at least 1, got 0" in result.stderr
