@@ -166,7 +166,7 @@ def test_ctrl_c_saves_what_was_learned(corpus, tmp_path, monkeypatch):
     assert fit(corpus, tmp_path / "out").exit_code == 0
     learned = []
 
-    def some(model, kept, apart):
+    def some(model, kept, apart, nodes):
         model.partial_fit(kept)
         learned.append(model.components_.copy())
         raise KeyboardInterrupt
@@ -190,7 +190,7 @@ def test_a_thread_that_still_learns_does_not_spoil_what_is_saved(corpus, tmp_pat
     words, even = np.arange(10, dtype=np.int32), np.ones((10, 2), np.float32)
     tables, learned, save = [], [], files.save
 
-    def some(model, kept, apart):
+    def some(model, kept, apart, nodes):
         model.partial_fit(kept)
         tables.append(model.topics_)
         learned.append(model.components_.copy())
@@ -209,7 +209,7 @@ def test_a_thread_that_still_learns_does_not_spoil_what_is_saved(corpus, tmp_pat
 
 
 def test_ctrl_c_before_anything_was_learned(corpus, tmp_path, monkeypatch):
-    def nothing(model, kept, apart):
+    def nothing(model, kept, apart, nodes):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(lda_work, "_learn", nothing)
