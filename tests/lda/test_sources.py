@@ -115,6 +115,8 @@ def test_new_documents_come_in_the_columns_of_a_model(tmp_path, name):
         ("stop.txt", b"a 1 b 2\n", r"stop\.txt: empty vocabulary"),
         ("latin.txt", b"ein \xc4rger\n", r"line 1 of .*latin\.txt is not utf-8 text"),
     ],
+    # By name: what a file holds may hold the time it was made at.
+    ids=lambda value: value if isinstance(value, str) and " " not in value else "",
 )
 def test_what_cannot_be_read_is_named(tmp_path, name, content, sentence):
     path = tmp_path / name
