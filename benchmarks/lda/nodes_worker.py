@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import time
-import warnings
 from functools import partial
 from typing import Any
 
@@ -19,6 +17,7 @@ from threadpoolctl import threadpool_limits
 import flockstep as fs
 from benchmarks.lda import ours
 from benchmarks.lda.newsgroups import Split, newsgroups
+from benchmarks.slowlink.place import take_place
 from flockstep.backends.real.drive import drive
 from flockstep.backends.real.joined import process_fabrics, torchrun_store
 from flockstep.backends.real.training import TrainingNode
@@ -45,12 +44,7 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, required=True)
     parser.add_argument("--documents", type=int, help="learn from so many only")
     options = parser.parse_args()
-    # Nobody else is in the laboratory's network.
-    warnings.filterwarnings("ignore", message="the mailbox listens on")
-    rank = int(os.environ["RANK"])
-    cores = sorted(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, {cores[rank % len(cores)]})
-    torch.set_num_threads(1)
+    rank = take_place()
     with threadpool_limits(1):
         split = newsgroups(options.documents)
         made = ours.model(options.topics, options.seed, "map", 1, batch_size=options.batch, max_iter=options.passes)

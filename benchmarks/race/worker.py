@@ -8,10 +8,8 @@ from __future__ import annotations
 import argparse
 import gc
 import json
-import os
 import sys
 import time
-import warnings
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -21,6 +19,7 @@ from safetensors.torch import save_file
 
 from benchmarks.race.runners import ALONE, RUNNERS
 from benchmarks.race.task import build, stepper
+from benchmarks.slowlink.place import take_place
 
 dist: Any = torch.distributed
 
@@ -34,12 +33,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, required=True, help="where models are left")
     parser.add_argument("--runners", nargs="+", choices=RUNNERS, required=True)
     options = parser.parse_args()
-    # Nobody else is in the laboratory's network.
-    warnings.filterwarnings("ignore", message="the mailbox listens on")
-    rank = int(os.environ["RANK"])
-    cores = sorted(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, {cores[rank % len(cores)]})
-    torch.set_num_threads(1)
+    rank = take_place()
     dist.init_process_group("gloo")
     try:
         times = {name: run(name, options, rank) for name in options.runners}

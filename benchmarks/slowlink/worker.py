@@ -9,11 +9,9 @@ from __future__ import annotations
 import argparse
 import gc
 import json
-import os
 import statistics
 import sys
 import time
-import warnings
 from contextlib import ExitStack
 from typing import Any
 
@@ -21,6 +19,7 @@ import torch
 
 from benchmarks.slowlink.contenders import ALONE, CONTENDERS, PERIOD, Size
 from benchmarks.slowlink.loop import Step, build, parameters, seconds_per_step, stepper
+from benchmarks.slowlink.place import take_place
 
 dist: Any = torch.distributed
 # How long the link needs for a gradient, in bare steps. DDP, which hides little of it here, keeps about 1 / (1 + this).
@@ -38,12 +37,7 @@ def main() -> None:
     parser.add_argument("--hidden", type=int, required=True, help="width of the LSTM")
     parser.add_argument("--rounds", type=int, required=True)
     options = parser.parse_args()
-    # Nobody else is in the laboratory's network.
-    warnings.filterwarnings("ignore", message="the mailbox listens on")
-    rank = int(os.environ["RANK"])
-    cores = sorted(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, {cores[rank % len(cores)]})
-    torch.set_num_threads(1)
+    rank = take_place()
     dist.init_process_group("gloo")
     try:
         size = Size(hidden=options.hidden, batch=_find_batch(options.hidden, options.bytes_per_second))

@@ -26,6 +26,7 @@ from flockstep.rl.environments import needed, source_of
 from flockstep.rl.evaluation import Evaluation, evaluate
 from flockstep.rl.history import History, Row
 from flockstep.rl.mlp import MlpPolicy
+from flockstep.rl.networks import POLICIES
 from flockstep.rl.settings import Schedule, Settings
 from flockstep.rl.watching import Watching
 
@@ -61,7 +62,7 @@ class HSA2C:
         verbose: int = 0,
         seed: int | None = None,
     ) -> None:
-        images = policy not in ("MlpPolicy",) and not isinstance(policy, MlpPolicy)
+        images = policy != "MlpPolicy" and not isinstance(policy, MlpPolicy)
         self.settings = Settings(
             threads=threads,
             envs_per_thread=envs_per_thread,
@@ -190,7 +191,7 @@ class HSA2C:
         env = about["env"] if env is None else env
         if env is None:
             raise ValueError(f"HSA2C.env must be given again: {path} was trained on one that a function made")
-        known = about["policy"] in ("MlpPolicy", "CnnPolicy", "A3CPolicy")
+        known = about["policy"] in POLICIES
         if policy is None and not known:
             raise ValueError(f"HSA2C.policy must be given again: {path} holds a module of your own, {about['policy']}")
         arguments = {**about["settings"], "policy_kwargs": about["policy_kwargs"], **changed}

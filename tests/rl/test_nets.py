@@ -29,14 +29,6 @@ IMAGES, ROWS = Observations((2, 36, 40), dtype="uint8"), Observations((3,))
 CHOICES, NUMBERS = Actions(True, 4), Actions(False, 2, (2,), low=(-9.0, -9.0), high=(9.0, 9.0))
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 class Scripted:
     """Environments that do what was written down, and write down what they were told."""
 

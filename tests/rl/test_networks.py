@@ -14,14 +14,6 @@ SCREENS = Observations((4, 84, 84), dtype="uint8")
 CHOICES, NUMBERS = Actions(True, 6), Actions(False, 2, (2,), low=(-1.0, -1.0), high=(1.0, 1.0))
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def screens(count, shape=(4, 84, 84)):
     return torch.from_numpy(np.random.default_rng(0).integers(0, 256, (count, *shape), np.uint8))
 

@@ -6,8 +6,9 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Sequence
 from multiprocessing import resource_tracker
-from multiprocessing.connection import wait
+from multiprocessing.connection import Connection, wait
 from typing import Any
 
 # By torch, whose tensors then travel as handles to shared memory.
@@ -31,6 +32,17 @@ def begin_as_child() -> None:
     # Ctrl-C reaches the whole terminal group: the parent alone decides, and ends the children.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_die_with_parent, daemon=True).start()
+
+
+def end(processes: Sequence[Any], lines: Sequence[Connection]) -> None:
+    """End children, wherever they are: nothing of theirs is worth waiting for."""
+    for process in processes:
+        process.kill()
+    for process in processes:
+        process.join()
+        process.close()
+    for line in lines:
+        line.close()
 
 
 def _die_with_parent() -> None:

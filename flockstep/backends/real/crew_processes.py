@@ -77,15 +77,9 @@ class ProcessCrew:
             raise errors[min(errors)]
 
     def close(self) -> None:
-        """End the processes, wherever they are: nothing of theirs is worth waiting for."""
+        """End the processes."""
         with interrupted_later():
-            for process in self._processes:
-                process.kill()
-            for process in self._processes:
-                process.join()
-                process.close()
-            for line in self._lines:
-                line.close()
+            children.end(self._processes, self._lines)
             self._processes, self._lines = [], []
             self._busy.clear()
 

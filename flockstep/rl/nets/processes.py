@@ -12,7 +12,7 @@ from typing import Any
 import cloudpickle
 import torch
 
-from flockstep.backends.real.children import begin_as_child, context
+from flockstep.backends.real.children import begin_as_child, context, end
 from flockstep.backends.real.interrupts import interrupted_later
 from flockstep.errors import NodeFailed
 from flockstep.rl.nets.shared import Shared
@@ -71,15 +71,9 @@ class Processes:
             raise
 
     def close(self) -> None:
-        """End the processes, wherever they are: nothing of theirs is worth waiting for."""
+        """End the processes."""
         with interrupted_later():
-            for process in self._processes:
-                process.kill()
-            for process in self._processes:
-                process.join()
-                process.close()
-            for line in self._lines:
-                line.close()
+            end(self._processes, self._lines)
             self._processes, self._lines = [], []
 
     def _start(self, context: Any, number: int, payload: bytes) -> None:
