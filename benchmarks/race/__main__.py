@@ -74,10 +74,12 @@ def _options() -> Namespace:
     parser.add_argument("--nodes", type=int, default=2, help="how many (default: %(default)s)")
     parser.add_argument("--links", nargs="+", metavar="RATE", help='link rates (default: "100 Mbit/s" "20 Mbit/s")')
     parser.add_argument("--seeds", type=int, nargs="+", default=[0], help="of weights and batches (default: 0)")
+    parser.add_argument("--steps", type=int, help="how many each runner takes (default: 192)")
     parser.add_argument("--target", type=float, help=f"validation loss to reach (default: {TARGET})")
     options = parser.parse_args()
     quick = options.quick
-    options.hidden, options.batch, options.steps, options.every = (32, 4, 16, 4) if quick else (256, 64, 192, 8)
+    options.hidden, options.batch, steps, options.every = (32, 4, 16, 4) if quick else (256, 64, 192, 8)
+    options.steps = options.steps or steps
     options.target = options.target or (4.0 if quick else TARGET)
     options.links = options.links or (["100 Mbit/s"] if quick else ["100 Mbit/s", SLOW])
     return options
