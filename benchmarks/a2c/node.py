@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import time
-import warnings
 
 import numpy as np
-import torch
 
 import flockstep as fs
+from benchmarks.slowlink.place import take_place
 from flockstep.rl import Settings
 from flockstep.rl.bursts import ARRIVE, ActorCriticBursts
 
@@ -19,11 +17,9 @@ STRATEGY = fs.DPSGD(ahead=1, server_trains=False)
 ENV = "CartPole-v1"
 
 
-def workload(updates: int, timesteps: int, seed: int) -> ActorCriticBursts:
+def workload(updates: int, seed: int) -> ActorCriticBursts:
     """What a worker does between two exchanges."""
-    return ActorCriticBursts(
-        env=ENV, total_timesteps=timesteps, settings=Settings(local_updates=updates), episodes=100, seed=seed
-    )
+    return ActorCriticBursts(env=ENV, settings=Settings(local_updates=updates), episodes=100, seed=seed)
 
 
 def main() -> None:
@@ -33,14 +29,8 @@ def main() -> None:
     parser.add_argument("--updates", type=int, required=True)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    # Nobody else is in the laboratory's network.
-    warnings.filterwarnings("ignore", message="the mailbox listens on")
-    torch.set_num_threads(1)
-    rank = int(os.environ["RANK"])
-    if rank:
-        cores = sorted(os.sched_getaffinity(0))
-        os.sched_setaffinity(0, {cores[(rank - 1) % len(cores)]})
-    work = workload(options.updates, 10**9, options.seed)
+    rank = take_place(servers=1)
+    work = workload(options.updates, options.seed)
     alone = _alone(work, options.bursts // 4)
     trace = fs.launch(STRATEGY, work, steps=options.bursts, optimizer=ARRIVE, record_every=options.bursts, timeout=60.0)
     own = trace.nodes[rank]

@@ -95,8 +95,8 @@ def _speed(workers: int, bursts: int) -> dict[str, Any]:
 
 
 def _death(timesteps: int, seed: int) -> dict[str, Any]:
-    plain = workload(25, timesteps, seed)
-    mortal = Mortal(env=plain.source, total_timesteps=timesteps, settings=plain.settings, episodes=100, seed=seed)
+    plain = workload(25, seed)
+    mortal = Mortal(env=plain.source, settings=plain.settings, episodes=100, seed=seed)
     budget = fs.Budget(steps=-(-timesteps // plain.timesteps))
     trace = fs.launch(STRATEGY, mortal, nodes=3, steps=budget, optimizer=ARRIVE, seed=seed, timeout=60.0)
     return {

@@ -16,7 +16,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flockstep import check
 from flockstep.rl.compiled.worker import Worker
 from flockstep.rl.mlp import MlpPolicy
 from flockstep.rl.settings import Settings
@@ -29,7 +28,8 @@ ARRIVE = partial(torch.optim.SGD, lr=1.0)
 class ActorCriticBursts(ActorCritic):
     """``settings.threads`` threads of ``settings.local_updates`` updates each; use with ``optimizer=ARRIVE``.
 
-    The learning rate falls to 0 over ``total_timesteps`` of all nodes together, of which each takes an equal part.
+    A burst's learning rate is that of its beginning, by what all nodes together have done of the run: if one dies, the
+    others' rates fall as slowly as the work then goes on.
     """
 
     leaves_interpreter_lock = False
@@ -38,17 +38,16 @@ class ActorCriticBursts(ActorCritic):
         self,
         *,
         env: Any,
-        total_timesteps: int,
         settings: Settings | None = None,
         policy: MlpPolicy | None = None,
         episodes: int = 20,
         seed: int = 0,
     ) -> None:
         super().__init__(env=env, settings=settings, policy=policy, episodes=episodes, seed=seed)
-        self.total_timesteps = check.whole(self, "total_timesteps", total_timesteps)
         self._workers: list[Worker] = []
         self._squares = np.ones(self.plan.size, np.float32)
-        self._nodes, self._done = 1, 0
+        self.progress = 0.0
+        """The share of the run that is over; set by whoever runs it."""
 
     @property
     def timesteps(self) -> int:
@@ -60,7 +59,7 @@ class ActorCriticBursts(ActorCritic):
         if not self._workers:
             self._workers = [self._new_worker(own) for own in (rng, *rng.spawn(self.settings.threads - 1))]
         theta = x.numpy().copy()
-        rates = self._rates()
+        rates = np.full(self.settings.local_updates, self.settings.rate(1.0 - self.progress))
         if len(self._workers) == 1:
             self._workers[0].train(theta, self._squares, rates)
         else:
@@ -69,21 +68,13 @@ class ActorCriticBursts(ActorCritic):
                     work.result()
         for worker in self._workers:
             worker.drain()
-        self._done += self.timesteps
         return x - torch.from_numpy(theta)
 
     def shard(self, rank: int, size: int) -> Self:
         """The same with environments and statistics of its own."""
         twin = super().shard(rank, size)
-        twin._workers, twin._squares, twin._nodes, twin._done = [], np.ones_like(self._squares), size, 0
+        twin._workers, twin._squares = [], np.ones_like(self._squares)
         return twin
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_workers": []}
-
-    def _rates(self) -> Any:
-        """The learning rates of a burst, falling as if the other nodes were as far as this one."""
-        per_update = self.settings.threads * self.settings.steps_per_update
-        done = (self._done + per_update * np.arange(self.settings.local_updates)) * self._nodes
-        remaining = np.clip(1 - done / self.total_timesteps, 0.0, 1.0)
-        return np.array([self.settings.rate(share) for share in remaining.tolist()])

@@ -48,7 +48,6 @@ def learn_on_nodes(
         raise ValueError("learn_on_nodes has its threads inside a step: DPSGD's threads and local_steps must be 1")
     workload = ActorCriticBursts(
         env=model.source,
-        total_timesteps=total_timesteps,
         settings=replace(model.settings, local_updates=local_updates),
         policy=model.policy,
         episodes=episodes,

@@ -48,6 +48,12 @@ def tensors_of(workload: Workload, v: Tensor) -> list[Tensor]:
     return [v] if known is None else list(known(v))
 
 
+def tell_progress(workload: Workload, share: float) -> None:
+    """What share of the run is over, before a gradient: a workload that wants to know has an attribute ``progress``."""
+    if hasattr(workload, "progress"):
+        workload.progress = share
+
+
 def stacked(workload: Workload, size: int) -> Stacked | None:
     """All ``size`` shards of a workload side by side: one that can do this has ``stack(size)``, else None.
 

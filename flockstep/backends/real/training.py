@@ -18,7 +18,7 @@ from flockstep.budget import Budget, Ledger
 from flockstep.errors import Diverged
 from flockstep.node import OptimizerFactory, stream
 from flockstep.trace import Row
-from flockstep.workloads.workload import Workload, tensors_of
+from flockstep.workloads.workload import Workload, tell_progress, tensors_of
 
 
 class TrainingNode(RealNode):
@@ -195,12 +195,12 @@ class _Steps:
 
     async def __anext__(self) -> int:
         node, k = self._node, self._node.step_count
-        if node.ledger is None:
-            over = k >= node.total_steps  # type: ignore[operator]
-        elif not (over := node.ledger.progress >= 1):
-            node.ledger.step()
-        if over:
+        progress = k / node.total_steps if node.ledger is None else node.ledger.progress  # type: ignore[operator]
+        if progress >= 1:
             raise StopAsyncIteration
+        tell_progress(node.workload, progress)
+        if node.ledger is not None:
+            node.ledger.step()
         if k % node.record_every == 0:
             await Block(lambda: node.record(k))
         node.step_count = node.tally.steps = k + 1

@@ -14,7 +14,7 @@ from flockstep.backends.sim.node import SimNode
 from flockstep.budget import Budget, Ledger
 from flockstep.node import OptimizerFactory, stream
 from flockstep.strategy import Strategy, is_one_sided
-from flockstep.workloads.workload import Workload, tensors_of
+from flockstep.workloads.workload import Workload, tell_progress, tensors_of
 
 if TYPE_CHECKING:
     from flockstep.backends.sim.world import World
@@ -101,12 +101,12 @@ class _Steps:
     async def __anext__(self) -> int:
         node, world = self._node, self._world
         k = node.step_count
-        if node.ledger is None:
-            over = k >= world.steps  # type: ignore[operator]
-        elif not (over := node.ledger.progress >= 1):
-            node.ledger.step()
-        if over:
+        progress = k / world.steps if node.ledger is None else node.ledger.progress  # type: ignore[operator]
+        if progress >= 1:
             raise StopAsyncIteration
+        tell_progress(node.workload, progress)
+        if node.ledger is not None:
+            node.ledger.step()
         world.recorder.begin_step(node, k)  # type: ignore[union-attr]
         node.step_count = node.tally.steps = k + 1
         return k
