@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from flockstep import check
+from flockstep.timeline import Timeline
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -87,6 +88,8 @@ class Trace:
     """What a user's own function returned, by rank."""
     engine: str = ""
     """Which way a simulation ran: "events" or "stacked"."""
+    timeline: Timeline | None = None
+    """Who did what when, where the run was asked to keep it."""
 
     @property
     def seconds(self) -> float:
@@ -129,14 +132,16 @@ class Trace:
     def to_json(self) -> str:
         """Everything but the models, as JSON."""
         rows, nodes = [asdict(row) for row in self.rows], [asdict(node) for node in self.nodes]
-        return json.dumps({"strategy": self.strategy, "rows": rows, "nodes": nodes})
+        timeline = None if self.timeline is None else self.timeline.to_plain()
+        return json.dumps({"strategy": self.strategy, "rows": rows, "nodes": nodes, "timeline": timeline})
 
     @classmethod
     def from_json(cls, text: str) -> Trace:
         """A trace back from ``to_json``, without models."""
         data = json.loads(text)
         rows = [Row(**row) for row in data["rows"]]
-        return cls(data["strategy"], rows, [NodeReport(**node) for node in data["nodes"]], {})
+        timeline = None if data.get("timeline") is None else Timeline.from_plain(data["timeline"])
+        return cls(data["strategy"], rows, [NodeReport(**node) for node in data["nodes"]], {}, timeline=timeline)
 
     def plot(self, path: str | Path, against: str = "seconds") -> Path:
         """A picture of the loss against "seconds", "step" or "bytes"; gives the path back."""

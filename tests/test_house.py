@@ -13,7 +13,16 @@ FILES = sorted(ROOT.rglob("*.py"))
 
 # What a part of the house may import of ours. Longest prefix wins.
 ROOTS = {"errors", "check", "units", "vector", "message", "optimizers"}
-RUN = ROOTS | {"node", "strategy", "flock", "budget", "trace", "workloads.workload", "backends.loop"}
+RUN = ROOTS | {
+    "node",
+    "strategy",
+    "flock",
+    "budget",
+    "timeline",
+    "trace",
+    "workloads.workload",
+    "backends.loop",
+}
 MAY_IMPORT = {
     "errors": set(),
     "check": set(),
@@ -26,7 +35,8 @@ MAY_IMPORT = {
     "flock": ROOTS | {"node"},
     "tails": {"check", "vector"},
     "budget": ROOTS | {"node"},
-    "trace": ROOTS,
+    "timeline": set(),
+    "trace": ROOTS | {"timeline"},
     "parts": ROOTS | {"node", "strategy", "flock", "parts"},
     "workloads": {"check", "vector", "workloads"},
     # Applications stand on what strategies stand on; running them on several nodes is a file of its own.
@@ -35,13 +45,16 @@ MAY_IMPORT = {
     "rl": ROOTS | {"backends.real.children", "backends.real.interrupts", "rl"},
     "rl.nodes": None,
     "strategies": ROOTS | {"node", "strategy", "parts"},
-    "backends.loop": ROOTS | {"node", "strategy", "budget", "trace", "parts", "backends.loop"},
+    "backends.loop": ROOTS | {"node", "strategy", "budget", "timeline", "trace", "parts", "backends.loop"},
     "backends.sim": RUN | {"backends.sim"},
     "backends.real": RUN | {"backends.real"},
     "join": None,
     "train": None,
     "testing": ROOTS | {"node", "strategy", "flock", "trace", "parts", "workloads", "backends.sim", "testing"},
     "cli": None,
+    "compare": None,
+    "exports": ROOTS | {"timeline", "trace", "exports"},
+    "live": ROOTS | {"timeline", "trace", "live"},
     "": None,
     "backends": set(),
 }

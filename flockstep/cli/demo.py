@@ -14,7 +14,7 @@ import typer
 import flockstep as fs
 from flockstep import units
 from flockstep.cli import consoles, options, report, story
-from flockstep.cli.watch import Plan, Watch
+from flockstep.cli.progress import Plan, Watch
 from flockstep.node import OptimizerFactory
 from flockstep.strategy import describe
 from flockstep.trace import Row, plot

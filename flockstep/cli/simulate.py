@@ -13,7 +13,7 @@ import flockstep as fs
 from flockstep import check
 from flockstep.backends.sim.faults import Fault
 from flockstep.cli import consoles, misfortune, options, parse, report
-from flockstep.cli.watch import Plan, Watch
+from flockstep.cli.progress import Plan, Watch
 from flockstep.node import OptimizerFactory
 from flockstep.strategy import describe
 from flockstep.trace import plot
