@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d, cross_entropy, pad, relu
 
 import flockstep as fs
-from flockstep.cli import parse
+from flockstep.texts import parse
 from flockstep.workloads.datasets import data_folder
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import flockstep as fs
-from flockstep.cli import parse
+from flockstep.texts import parse
 from flockstep.workloads.datasets import shakespeare
 
 

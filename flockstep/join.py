@@ -19,6 +19,7 @@ from flockstep.backends.loop.scaler import is_unscaled, watching
 from flockstep.backends.real.joined import alone, started_by_torchrun
 from flockstep.backends.real.newcomers import coming_late
 from flockstep.budget import Budget, Ledger
+from flockstep.exports.tensorboard import Scalars, TensorBoard
 from flockstep.strategy import Strategy, describe, is_one_sided
 
 
@@ -60,6 +61,7 @@ def join(
     resume: str | Path | None = None,
     every: int | None = None,
     also: Sequence[Any] = (),
+    tensorboard: TensorBoard | str | Path | None = None,
 ) -> Iterator[JoinedNode]:
     """Train this model with others: inside the ``with``, ``optimizer.step()`` is a step of the strategy.
 
@@ -68,7 +70,8 @@ def join(
     the work of all nodes together, for ``node.batches(loader)``, ``node.progress`` and ``fs.progress``. ``resume``
     names a folder: the newest complete checkpoint there is taken up (``node.step_count`` says where it stood), or
     training starts anew if there is none; with ``every`` one is written there every so many steps. ``also`` are further
-    things with a ``state_dict`` to keep in it: schedulers, a GradScaler.
+    things with a ``state_dict`` to keep in it: schedulers, a GradScaler. ``tensorboard`` names a folder where node 0
+    writes scalars: logged losses, spread, bytes, where the seconds go, steps per second; or it is a ``TensorBoard``.
     """
     if budget is not None and not isinstance(budget, Budget):
         raise TypeError(f"join.budget must be a Budget, got {budget!r}\n  write fs.Budget(steps=...)")
@@ -78,9 +81,10 @@ def join(
         if resume is None:
             raise ValueError("join.every saves into the folder that join.resume names; give both")
     _check_optimizer(model, optimizer)
+    board = TensorBoard.at(tensorboard)
     seat = _place()
     flat = FlatModel(model)
-    node = seat.seat(model, optimizer, flat, one_sided=is_one_sided(strategy))
+    node = seat.seat(model, optimizer, flat, one_sided=is_one_sided(strategy), strategy=describe(strategy))
     node.also = tuple(also)
     node.ledger = None if budget is None else Ledger(node, budget, together=not node.one_sided)
     before = place.set_current(seat)
@@ -88,8 +92,10 @@ def join(
     try:
         told = describe(strategy) + (f" for {budget.told(together=not node.one_sided)}" if budget else "")
         _enter(seat, node, told, strategy, resume)
-        with _hooked(node, saves):
+        with _hooked(node, saves, _scalars(board, node)):
+            node.start_computing()
             yield node
+            node.stop_computing()
         node.driver.finish()
         seat.leave(node)
     except BaseException as error:
@@ -116,7 +122,7 @@ def _enter(seat: place.Place, node: JoinedNode, told: str, strategy: Strategy, r
 
 
 @contextmanager
-def _hooked(node: JoinedNode, saves: tuple[int, Path] | None) -> Iterator[None]:
+def _hooked(node: JoinedNode, saves: tuple[int, Path] | None, scalars: Scalars | None) -> Iterator[None]:
     """The two official hooks of the optimizer, and an eye on GradScaler."""
     fired, saver = False, _Saver(node, saves)
 
@@ -134,6 +140,8 @@ def _hooked(node: JoinedNode, saves: tuple[int, Path] | None) -> Iterator[None]:
         node.stop_computing()
         node.driver.after_step()
         saver.mark()
+        if scalars is not None:
+            scalars.step(node.tally, node.now)
         node.start_computing()
 
     def scaled(scaler: GradScaler, step: Callable[[], Any]) -> Any:
@@ -158,6 +166,15 @@ def _hooked(node: JoinedNode, saves: tuple[int, Path] | None) -> Iterator[None]:
     finally:
         for hook in hooks:
             hook.remove()
+        if scalars is not None:
+            scalars.close(node.tally, node.now)
+
+
+def _scalars(board: TensorBoard | None, node: JoinedNode) -> Scalars | None:
+    scalars = None if board is None else board.open(node.rank, node.step_count, node.now, virtual=node.virtual)
+    if scalars is not None:
+        node.onlookers = (*node.onlookers, scalars.row)
+    return scalars
 
 
 class _Saver:

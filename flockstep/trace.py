@@ -143,6 +143,33 @@ class Trace:
         timeline = None if data.get("timeline") is None else Timeline.from_plain(data["timeline"])
         return cls(data["strategy"], rows, [NodeReport(**node) for node in data["nodes"]], {}, timeline=timeline)
 
+    def told(self) -> Timeline:
+        """The timeline; ValueError where none was kept."""
+        if self.timeline is None:
+            raise ValueError("this run kept no timeline\n  ask for one: simulate(..., timeline=True), or launch")
+        return self.timeline
+
+    def to_perfetto(self, path: str | Path) -> Path:
+        """What every node did when, as a file that ui.perfetto.dev and chrome://tracing open; gives the path back."""
+        from flockstep.exports import perfetto
+
+        perfetto.write(self, path := _made(path))
+        return path
+
+    def to_csv(self, path: str | Path, table: str = "rows") -> Path:
+        """One table of the trace: "rows", "nodes", and where a timeline was kept "spans" or "sent"."""
+        from flockstep.exports import tables
+
+        tables.write_csv(self, path := _made(path), table)
+        return path
+
+    def to_parquet(self, path: str | Path, table: str = "rows") -> Path:
+        """One table of the trace, as ``to_csv`` has them."""
+        from flockstep.exports import tables
+
+        tables.write_parquet(self, path := _made(path), table)
+        return path
+
     def plot(self, path: str | Path, against: str = "seconds") -> Path:
         """A picture of the loss against "seconds", "step" or "bytes"; gives the path back."""
         return plot([self], path, [against])
@@ -191,9 +218,14 @@ def plot(
         line[0].legend(fontsize=8)
     if title:
         figure.suptitle(title, fontsize=11)
+    figure.savefig(path := _made(path), dpi=130)
+    return path
+
+
+def _made(path: str | Path) -> Path:
+    """A path whose folder is there."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=130)
     return path
 
 

@@ -24,9 +24,9 @@ from torch import Tensor
 import flockstep as fs
 from benchmarks.a2c.node import STRATEGY, workload
 from benchmarks.report import Progress, arguments, finish
-from benchmarks.slowlink.commands import Missing
 from benchmarks.slowlink.crew import run_everywhere
-from benchmarks.slowlink.lab import Lab
+from flockstep.compare.lab.commands import Missing
+from flockstep.compare.lab.lab import Lab
 from flockstep.rl.bursts import ARRIVE, ActorCriticBursts
 
 NAME = "benchmarks.a2c.nodes"

@@ -16,9 +16,9 @@ from typing import Any
 
 from benchmarks.faults.driver import KINDS, VICTIM
 from benchmarks.report import arguments, finish
-from benchmarks.slowlink.commands import Missing
 from benchmarks.slowlink.crew import run_everywhere
-from benchmarks.slowlink.lab import Lab
+from flockstep.compare.lab.commands import Missing
+from flockstep.compare.lab.lab import Lab
 
 NAME = "benchmarks.faults"
 RESULTS = Path(__file__).parents[1] / "results"

@@ -21,9 +21,9 @@ from typing import Any
 import torch
 
 from benchmarks.faults.mother import RUN
-from benchmarks.slowlink.lab import INTERFACE
 from flockstep.backends.real.mailbox.house import Site, open_house
 from flockstep.backends.real.mailbox.limits import Limits
+from flockstep.compare.lab.lab import INTERFACE
 from flockstep.errors import LostPeer
 from flockstep.message import Message
 

@@ -40,14 +40,14 @@ def main() -> None:
     """Learn, and tell how long it took and how good it is."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--alone", action="store_true", help="no other node, no exchange: the plain estimator")
-    for name in ("topics", "batch", "passes", "local-steps", "ahead", "bits", "seed"):
+    for name in ("topics", "batch", "passes", "local-steps", "ahead", "bits", "cores", "seed"):
         parser.add_argument(f"--{name}", type=int, required=True)
     parser.add_argument("--documents", type=int, help="learn from so many only")
     options = parser.parse_args()
-    rank = take_place()
+    rank = take_place(cores=options.cores)
     with threadpool_limits(1):
         split = newsgroups(options.documents)
-        made = ours.model(options.topics, options.seed, "map", 1, batch_size=options.batch, max_iter=options.passes)
+        made = ours.model(options.topics, options.seed, "cvb0", 1, batch_size=options.batch, max_iter=options.passes)
         compile_loops(shown=False)
         told = _alone(made, split) if options.alone else _node(made, split, options, rank)
     print(json.dumps(told))

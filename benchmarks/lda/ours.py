@@ -22,7 +22,7 @@ Curve = list[tuple[float, float]]
 
 def model(topics: int, seed: int, objective: str, threads: int, **other: Any) -> LDA:
     """Ours with the settings found on the validation part."""
-    chosen = {"vb": settings.VB, "map": settings.MAP}[objective]
+    chosen = {"vb": settings.VB, "map": settings.MAP, "cvb0": settings.CVB0}[objective]
     passes = settings.PASSES[objective]
     return LDA(topics, random_state=seed, n_jobs=threads, **{"max_iter": passes, **chosen, **other})
 

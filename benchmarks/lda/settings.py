@@ -22,10 +22,20 @@ MAP: dict[str, Any] = {
     "learning_decay": 0.6,
 }
 
+CVB0: dict[str, Any] = {
+    "objective": "cvb0",
+    "doc_topic_prior": 0.03,
+    "topic_word_prior": 0.02,
+    "batch_size": 512,
+    "learning_offset": 1.0,
+    "learning_decay": 0.5,
+    "mean_change_tol": 3e-3,
+}
+
 GENSIM: dict[str, Any] = {"alpha": 0.05, "eta": 0.02, "chunksize": 1024, "offset": 1.0, "decay": 0.5}
 
-TOMOTOPY: dict[str, Any] = {"alpha": 0.1, "eta": 0.05}
+TOMOTOPY: dict[str, Any] = {"alpha": 0.03, "eta": 0.05}
 
-PASSES = {"vb": 5, "map": 10, "gensim": 5}
+PASSES = {"vb": 5, "map": 10, "cvb0": 10, "gensim": 5}
 ITERATIONS = 150
 """Of tomotopy, which are passes too."""

@@ -28,8 +28,17 @@ GRIDS: dict[str, dict[str, list[Any]]] = {
         "learning_offset": [1.0, 10.0],
         "learning_decay": [0.5, 0.6, 0.7],
     },
+    "cvb0": {
+        "objective": ["cvb0"],
+        "doc_topic_prior": [0.03, 0.05],
+        "topic_word_prior": [0.02],
+        "batch_size": [512, 1024],
+        "learning_offset": [1.0],
+        "learning_decay": [0.5, 0.6],
+        "mean_change_tol": [3e-3],
+    },
     "gensim": {"alpha": [0.05], "eta": [0.02], "chunksize": [1024], "offset": [1.0, 10.0], "decay": [0.5]},
-    "tomotopy": {"alpha": [0.1], "eta": [0.02, 0.05, 0.1]},
+    "tomotopy": {"alpha": [0.03, 0.1], "eta": [0.02, 0.05, 0.1]},
 }
 
 
@@ -42,7 +51,7 @@ def tuned(split: Split, names: list[str]) -> Iterator[dict[str, Any]]:
 
 
 def _score(name: str, chosen: dict[str, Any], split: Split) -> float:
-    if name in ("vb", "map"):
+    if name in ("vb", "map", "cvb0"):
         model = LDA(TOPICS, random_state=SEED, max_iter=settings.PASSES[name], **chosen).fit(split.train)
         return split.validation.of_topics(model.topics_)
     train = {"gensim": peers.gensim, "tomotopy": peers.tomotopy}[name]

@@ -9,7 +9,7 @@ from typing import Any
 from benchmarks.mailbox.node import HOMES, ROWS
 from benchmarks.mailbox.ways import Place, quartiles
 from benchmarks.slowlink.crew import run_everywhere
-from benchmarks.slowlink.lab import Lab
+from flockstep.compare.lab.lab import Lab
 
 RATE = "1 Gbit/s"
 _LONGEST = 1800.0

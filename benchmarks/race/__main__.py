@@ -26,9 +26,9 @@ from safetensors.torch import load_file
 from benchmarks.race.runners import ALONE, DDP, FAMILY, RUNNERS
 from benchmarks.race.task import build, validation_loss
 from benchmarks.report import arguments, finish
-from benchmarks.slowlink.commands import Missing
 from benchmarks.slowlink.crew import run_everywhere
-from benchmarks.slowlink.lab import Lab
+from flockstep.compare.lab.commands import Missing
+from flockstep.compare.lab.lab import Lab
 
 NAME = "benchmarks.race"
 RESULTS = Path(__file__).parents[1] / "results"

@@ -20,12 +20,12 @@ from typing import Any
 import torch
 
 from benchmarks.report import arguments, finish
-from benchmarks.slowlink.commands import Missing
 from benchmarks.slowlink.contenders import HPSGD, OURS, SWARM, TORCH
 from benchmarks.slowlink.crew import run_everywhere
-from benchmarks.slowlink.lab import Lab
 from benchmarks.slowlink.prediction import predicted_seconds
 from flockstep import units
+from flockstep.compare.lab.commands import Missing
+from flockstep.compare.lab.lab import Lab
 
 RESULTS = Path(__file__).parents[1] / "results"
 NAME = "benchmarks.slowlink"

@@ -9,10 +9,12 @@ import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from benchmarks.slowlink.lab import Lab, LabNode
+from flockstep.compare.lab.lab import Lab, LabNode
 
+ROOT = Path(__file__).parents[2]
 _GLANCE = 0.1
 
 
@@ -30,7 +32,7 @@ def run_everywhere(
         for node in lab.nodes if nodes is None else nodes:
             out, err = (stack.enter_context(tempfile.TemporaryFile()) for _ in range(2))
             environment = lab.torch_environment(node.rank)
-            process = node.start(command, environment, stdout=out, stderr=err if node.rank else None)
+            process = node.start(command, environment, stdout=out, stderr=err if node.rank else None, cwd=ROOT)
             stack.callback(_end, process)
             crew.append(Member(node.rank, process, out, err))
         _wait(crew, module, timeout)

@@ -1,4 +1,4 @@
-"""A worker's place in a laboratory: which node it is, and a core of its own."""
+"""A worker's place in a laboratory: which node it is, and cores of its own."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import warnings
 import torch
 
 
-def take_place(*, servers: int = 0) -> int:
-    """This process's rank; from now on it keeps to one core and one thread of torch.
+def take_place(*, servers: int = 0, cores: int = 1) -> int:
+    """This process's rank; from now on it keeps to so many cores, and one thread of torch.
 
     The first ``servers`` nodes only serve, and keep to no core.
     """
@@ -18,6 +18,7 @@ def take_place(*, servers: int = 0) -> int:
     torch.set_num_threads(1)
     rank = int(os.environ["RANK"])
     if rank >= servers:
-        cores = sorted(os.sched_getaffinity(0))
-        os.sched_setaffinity(0, {cores[(rank - servers) % len(cores)]})
+        there = sorted(os.sched_getaffinity(0))
+        first = (rank - servers) * cores
+        os.sched_setaffinity(0, {there[(first + k) % len(there)] for k in range(cores)})
     return rank

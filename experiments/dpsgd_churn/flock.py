@@ -12,8 +12,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from benchmarks.slowlink.lab import Lab
+from flockstep.compare.lab.lab import Lab
 
+_ROOT = Path(__file__).parents[2]
 _PATIENCE = 600.0
 _PORT = 29600
 NODES = 4
@@ -90,7 +91,7 @@ class Flock:
         }
         with (self._folder / f"errors-{rank}").open("ab") as errors:
             command = [sys.executable, "-u", "-m", "experiments.dpsgd_churn.train", *self._words, *words]
-            return node.start(command, {**environment, **place}, stdout=subprocess.PIPE, stderr=errors)
+            return node.start(command, {**environment, **place}, stdout=subprocess.PIPE, stderr=errors, cwd=_ROOT)
 
     def _enrol(self, rank: int, process: subprocess.Popen[bytes]) -> None:
         self._processes[rank], self._said[rank] = process, []

@@ -19,7 +19,7 @@ _PATIENCE = 900.0
 # Starting Python and torch takes longer than some of the runs here.
 _LATER = """
 import runpy, sys
-import flockstep.cli.parse, flockstep.parts.codecs.lattice.on_numba, rich.progress
+import flockstep.texts.parse, flockstep.parts.codecs.lattice.on_numba, rich.progress
 sys.stdin.readline()
 sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name="__main__")

@@ -9,7 +9,7 @@ import torch
 import typer
 
 import flockstep
-from flockstep.cli import a2c, demo, doctor, keys, lda, run, simulate
+from flockstep.cli import a2c, compare, demo, doctor, keys, lda, run, simulate, watch
 
 _HELP = """
 Train in a flock, not in lockstep: PyTorch training on machines that are far
@@ -21,13 +21,14 @@ apart, uneven or unreliable.
 
 \b
 [bold]Then ask what your own machines would do:[/bold]
+  flockstep compare --link "20 Mbit/s" --straggler 3:4x   a page to show
   flockstep simulate DataParallel "LocalSGD(period=8)" --link "20 Mbit/s"
-  flockstep simulate "CELGC(period=8, gamma=1.0)" --straggler 3:4x
   flockstep simulate --help
 
 \b
 [bold]And train your own script on several processes:[/bold]
   flockstep run -n 4 train.py
+  flockstep run -n 4 --watch train.py     and look at it while it trains
 
 \b
 [bold]Two applications, on all cores and on several machines:[/bold]
@@ -51,8 +52,10 @@ app = typer.Typer(
 )
 app.command("demo", help=demo.HELP)(demo.demo)
 app.command("simulate", help=simulate.HELP)(simulate.simulate)
+app.command("compare", help=compare.HELP)(compare.compare)
 # Whatever follows the script's name belongs to the script.
 app.command("run", help=run.HELP, context_settings={"allow_interspersed_args": False})(run.run)
+app.command("watch", help=watch.HELP)(watch.watch)
 app.command("doctor", help=doctor.HELP)(doctor.doctor)
 app.add_typer(keys.app, name="keys")
 app.add_typer(lda.app, name="lda")

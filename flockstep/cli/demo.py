@@ -15,6 +15,8 @@ import flockstep as fs
 from flockstep import units
 from flockstep.cli import consoles, options, report, story
 from flockstep.cli.progress import Plan, Watch
+from flockstep.compare.folder import Outcome, Record, Results
+from flockstep.compare.plan import versions
 from flockstep.node import OptimizerFactory
 from flockstep.strategy import describe
 from flockstep.trace import Row, plot
@@ -69,7 +71,8 @@ HELP = """Train a small LSTM on 2 real processes and on 32 virtual nodes, two wa
 Once with DataParallel, which averages gradients at every step, and once
 with CELGC, which averages models at every 8th. The text it learns from,
 Shakespeare, is part of the package: no files and no network are needed.
-Ends with a table, what one sees in words, and a picture.
+Ends with a table, what one sees in words, a picture, and a report of the
+virtual part: one HTML file, with what every node did when.
 """
 
 Quick = Annotated[bool, typer.Option("--quick", help="Half a minute instead of two: too short to learn much.")]
@@ -146,6 +149,7 @@ def _run_virtual(
         compute=compute,
         record_every=scale.record_every,
         on_row=on_row,
+        timeline=True,
     )
 
 
@@ -156,6 +160,9 @@ def seconds_per_gradient(traces: Sequence[fs.Trace]) -> float:
 
 
 def _tell(scale: Scale, runs: Sequence[report.Run], out: Path) -> None:
+    # Plots are drawn by a library that takes its time to import.
+    from flockstep.compare import report as pages
+
     console = consoles.results()
     traces = [run.trace for run in runs]
     step = units.show_seconds(seconds_per_gradient(traces[:2]))
@@ -171,4 +178,34 @@ def _tell(scale: Scale, runs: Sequence[report.Run], out: Path) -> None:
     title = f"A character LSTM on Shakespeare, {scale.steps} steps on every node: validation loss"
     picture = plot(traces, out / "demo.png", groups=[run.where for run in runs], title=title)
     rows = report.write_rows(runs, out / "demo.csv")
-    console.print(f"Picture: {picture}\nRows:    {rows}", markup=False, soft_wrap=True)
+    page = pages.write(_results(scale, traces[2:], step), out)
+    told = f"Picture: {picture}\nRows:    {rows}\nReport:  {page}, of the virtual nodes; open it in a browser"
+    console.print(told, markup=False, soft_wrap=True)
+
+
+def _results(scale: Scale, traces: Sequence[fs.Trace], step: str) -> Results:
+    """The virtual part as a comparison."""
+    plan = Record(
+        command="flockstep demo",
+        versions=versions(),
+        workload=f"shakespeare(batch={scale.batch})",
+        cluster={
+            "nodes": scale.virtual_nodes,
+            "link": scale.bandwidth,
+            "latency": scale.latency,
+            "step": step,
+            "spread": 0.0,
+            "stragglers": [],
+            "faults": [],
+        },
+        strategies=[trace.strategy for trace in traces],
+        labels=[story.name(trace) for trace in traces],
+        optimizers=[f"SGD(lr={scale.learning_rate:g})" for _ in traces],
+        seeds=[0],
+        steps=scale.steps,
+        samples_per_step=scale.virtual_nodes * scale.batch,
+        samples="samples",
+        real=False,
+        target=None,
+    )
+    return Results(plan, [[Outcome(0, trace, None)] for trace in traces])

@@ -14,6 +14,7 @@ class Objective(StrEnum):
 
     vb = "vb"
     map = "map"
+    cvb0 = "cvb0"
 
 
 _SOURCE = (
@@ -27,7 +28,9 @@ Jobs = Annotated[int, Option(help="Threads that learn side by side without a loc
 Nodes = Annotated[int, Option(help="Processes that learn from documents of their own, each with so many jobs.")]
 Passes = Annotated[int, Option(help="How often every document is seen.")]
 Batch = Annotated[int, Option(help="Documents per step.")]
-Goal = Annotated[Objective, Option(help="vb: variational Bayes; map: its digamma-free relative, often better.")]
+Goal = Annotated[
+    Objective, Option(help="vb: variational Bayes; map: its digamma-free relative, often better; cvb0: often best.")
+]
 HeldOut = Annotated[float, Option(help="Share of documents to score with and not to learn from.")]
 Seed = Annotated[int, Option(help="One seed and one job, one outcome.")]
 Out = Annotated[Path, Option(help="Folder for the model, topics.csv and topics.html.", show_default=False)]

@@ -131,7 +131,7 @@ def _copied(table: Topics) -> Topics:
 
     A copy, since a thread that was just being started may be learning still.
     """
-    now = Topics(table.rows.copy(), prior=table.prior, objective="vb" if table.vb else "map")
+    now = Topics(table.rows.copy(), prior=table.prior, objective=table.objective)
     now.stamps, now.log_decay = table.stamps.copy(), table.log_decay
     now.totals = now.settle().sum(axis=0, dtype=np.float64)
     return now

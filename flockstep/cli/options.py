@@ -2,31 +2,13 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
-import torch
 from typer import Argument, Option
 
-from flockstep.cli import parse
-from flockstep.node import OptimizerFactory
-
-
-class OptimizerName(StrEnum):
-    """The optimizers a node can step with; all are torch's own."""
-
-    sgd = "sgd"
-    momentum = "momentum"
-    adamw = "adamw"
-
-    def factory(self, lr: float) -> OptimizerFactory:
-        """What makes such an optimizer for a node."""
-        if self is OptimizerName.adamw:
-            return partial(torch.optim.AdamW, lr=lr)
-        return partial(torch.optim.SGD, lr=lr, momentum=0.9 if self is OptimizerName.momentum else 0.0)
-
+from flockstep.texts import parse
+from flockstep.texts.optimizers import OptimizerName
 
 _WHAT = "What to run, such as DataParallel or 'CELGC(period=8, gamma=1.0)'; one or more."
 _WORKLOADS = f"What to train: {', '.join(parse.WORKLOADS)}; arguments as in quadratics(dim=100)."

@@ -53,7 +53,7 @@ class Watch:
             TextColumn("{task.description}", markup=False),
             bar,
             *texts,
-            _TimeLeft(table_column=Column(no_wrap=True)),
+            TimeLeft(table_column=Column(no_wrap=True)),
             console=console,
             disable=not self._live,
         )
@@ -109,12 +109,12 @@ class Watch:
         self._bars.update(self._all, completed=before + done, due=all_due)
 
     def _say(self, plan: Plan, row: Row, left: float | None) -> None:
-        ending = "" if left is None else ", done" if row.step == plan.steps else f", {_time_left(left)}"
+        ending = "" if left is None else ", done" if row.step == plan.steps else f", {time_left(left)}"
         line = f"{plan.label}: step {row.step} of {plan.steps}, loss {row.loss:.4g}{ending}"
         self._console.print(line, markup=False, soft_wrap=True)
 
 
-class _TimeLeft(ProgressColumn):
+class TimeLeft(ProgressColumn):
     """Counts down between rows too, since those of a slow run are far apart; at the end it says how long it took."""
 
     def render(self, task: Task) -> Text:
@@ -122,9 +122,10 @@ class _TimeLeft(ProgressColumn):
         if task.finished or task.stop_time is not None:
             return Text(f"took {units.show_seconds(task.elapsed or 0.0)}", style="green")
         due = task.fields["due"]
-        return Text("" if due is None else _time_left(due - time.monotonic()))
+        return Text("" if due is None else time_left(due - time.monotonic()))
 
 
-def _time_left(seconds: float) -> str:
+def time_left(seconds: float) -> str:
+    """For people."""
     # Whole seconds: an estimate to the millisecond would promise too much.
     return f"{units.show_seconds(max(1, round(seconds)))} left"

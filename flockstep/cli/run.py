@@ -15,7 +15,7 @@ import torch
 import typer
 
 from flockstep import check, units
-from flockstep.cli import apart, consoles
+from flockstep.cli import apart, consoles, onlookers
 
 HELP = """Run your own training script on several processes, one node each.
 
@@ -39,6 +39,10 @@ nothing, and one can come late, given the address of any that lives:
   flockstep run --join 127.0.0.1:29601 train.py
 With `--max-restarts` a node that dies is started again, alone. Between machines
 their mailboxes need keys: see `flockstep keys create --help`.
+
+\b
+[bold]To see it train[/bold], on a page of this machine:
+  flockstep run -n 4 --watch train.py
 
 A thin wrapper of torchrun: `torchrun --nproc-per-node 4 train.py` works as well.
 """
@@ -80,6 +84,10 @@ Host = Annotated[str | None, typer.Option("--host", help="Address that mailboxes
 Port = Annotated[int | None, typer.Option("--port", help="Port of the first node's mailbox; the next has the next.")]
 Insecure = Annotated[bool, typer.Option("--insecure", help="Let mailboxes listen beyond this machine without keys.")]
 Timeout = Annotated[str | None, typer.Option("--timeout", help="How long any wait may last, such as '30 s'.")]
+Watch = Annotated[bool, typer.Option("--watch", help="Serve a page of the run on this machine while it goes on.")]
+JournalFolder = Annotated[
+    Path | None, typer.Option("--journal", help="Folder that nodes keep journals in, for `flockstep watch`.")
+]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error of the launcher.")]
 
 
@@ -99,6 +107,8 @@ def run(
     port: Port = None,
     insecure: Insecure = False,
     timeout: Timeout = None,
+    watch: Watch = False,
+    journal: JournalFolder = None,
     debug: Debug = False,
 ) -> None:
     """Run a script on several processes."""
@@ -116,13 +126,14 @@ def run(
         command = [str(script), *(arguments or ())]
         if rank is not None and not join:
             raise ValueError("--rank is for a node that joins; give --join HOST:PORT as well")
-        if join:
-            code = apart.keep_going(command, apart.newcomers(processes, join, rank), restarts=max_restarts)
-        elif keep_going:
-            with apart.founders(processes, nnodes, machine, rdzv_endpoint) as environments:
-                code = apart.keep_going(command, environments, restarts=max_restarts)
-        else:
-            code = _launch(command, processes, nnodes, max_restarts, meeting)
+        with onlookers.watching(watch, journal, fresh=nnodes == 1 and not join):
+            if join:
+                code = apart.keep_going(command, apart.newcomers(processes, join, rank), restarts=max_restarts)
+            elif keep_going:
+                with apart.founders(processes, nnodes, machine, rdzv_endpoint) as environments:
+                    code = apart.keep_going(command, environments, restarts=max_restarts)
+            else:
+                code = _launch(command, processes, nnodes, max_restarts, meeting)
     raise typer.Exit(code)
 
 

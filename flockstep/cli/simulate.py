@@ -12,10 +12,12 @@ import typer
 import flockstep as fs
 from flockstep import check
 from flockstep.backends.sim.faults import Fault
-from flockstep.cli import consoles, misfortune, options, parse, report
+from flockstep.cli import consoles, options, report
 from flockstep.cli.progress import Plan, Watch
 from flockstep.node import OptimizerFactory
 from flockstep.strategy import describe
+from flockstep.texts import misfortune, parse
+from flockstep.texts.optimizers import OptimizerName
 from flockstep.trace import plot
 
 # Losses recorded along a run: enough for a smooth curve and a progress bar that moves.
@@ -66,7 +68,7 @@ def simulate(
     nodes: options.Nodes = 8,
     steps: options.Steps = 200,
     lr: options.LearningRate = 0.1,
-    optimizer: options.Optimizer = options.OptimizerName.sgd,
+    optimizer: options.Optimizer = OptimizerName.sgd,
     link: options.Link = "100 Mbit/s",
     latency: options.Latency = "5 ms",
     step_time: options.StepTime = "50 ms",

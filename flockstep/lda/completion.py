@@ -68,6 +68,7 @@ class Completion:
             one,
             np.float32(self.alpha),
             False,
+            False,
             _ROUNDS,
             _ROUNDS,
             np.float32(_TOLERANCE),

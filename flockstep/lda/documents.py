@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from flockstep.lda.collapsed import begin, collapsed_round, tell_collapsed
 from flockstep.lda.expectations import compiled, in_place, weights
 
 # Keeps a word that no topic knows from dividing by zero; far below any weight that counts.
@@ -30,6 +31,7 @@ def infer(
     factor: Any,
     alpha: Any,
     vb: bool,
+    collapsed: bool,
     full_rounds: int,
     rounds: int,
     tolerance: Any,
@@ -51,6 +53,7 @@ def infer(
     scale, mass = np.empty(topics, np.float32), np.empty(topics, np.float32)
     active = np.empty(topics, np.int64)
     packed, norms = np.empty(topics * most, np.float32), np.empty(most, np.float32)
+    kept = np.empty(topics * most if collapsed else 0, np.float32)
     rows = np.empty(most, np.int64)
     small, small_scale = np.empty(topics, np.float32), np.empty(topics, np.float32)
     small_factor = np.empty(topics, np.float32)
@@ -79,13 +82,23 @@ def infer(
         side = packed[: count * length].reshape(count, length)
         now, weight, part = small[:count], small_scale[:count], small_factor[:count]
         _pack(block, rows[:length], few, mine, scale, factor, side, now, weight, part)
+        shares = kept[: count * length if collapsed else 0].reshape(count if collapsed else 0, length)
+        if collapsed:
+            begin(side, part, shares)
+            # What stands still where words confirm themselves need not stand still now.
+            moved = limit + np.float32(1)
         while taken < rounds and moved >= limit:
-            moved = _small_round(side, said, weight, alpha, now, norms[:length])
-            weights(now, part, vb, weight)
+            if collapsed:
+                moved = collapsed_round(side, said, alpha, now, shares, norms[:length])
+            else:
+                moved = _small_round(side, said, weight, alpha, now, norms[:length])
+                weights(now, part, vb, weight)
             taken += 1
         for a in range(count):
             mine[few[a]] = now[a]
-        if learn:
+        if learn and collapsed:
+            tell_collapsed(side, rows[:length], said, part, few, now, shares, norms[:length], statistics)
+        elif learn:
             _tell(side, rows[:length], said, weight, few, norms[:length], statistics)
         total += taken
     return total

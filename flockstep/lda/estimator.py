@@ -36,15 +36,17 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
     Parameters
     ----------
     n_components : number of topics.
-    objective : "vb" (variational Bayes, as scikit-learn's) or "map" (no digamma function; usually foresees better).
+    objective : "vb" (variational Bayes, as scikit-learn's), "map" (no digamma function; usually foresees better, and is
+        the fastest) or "cvb0" (the same without words that confirm themselves; usually foresees best).
     doc_topic_prior, topic_word_prior : default 1 / n_components.
     batch_size : documents per update; less is used where the threads' batches would be over a quarter of the corpus.
     learning_decay, learning_offset : the rate of update t is (t + offset) ** -decay; default 0.5 and 10 for "vb", 0.6
-        and 1 for "map".
+        and 1 for the others.
     max_iter : passes over the corpus in ``fit``; a stream that can be read once gets one.
     total_samples : documents that ``partial_fit`` calls will see in all, or a stream that does not know.
     mean_change_tol : a document's topics are known when their mean change is below; a tenth of it outside training.
-    max_doc_update_iter : rounds per document at most, in training; default 100 for "vb", 5 for "map".
+    max_doc_update_iter : rounds per document at most, in training; default 100 for "vb", 5 for "map",
+        12 for "cvb0".
     evaluate_every : documents between two looks at ``eval_docs``; default: one look per pass.
     patience, tolerance : end after so many looks in a row that gained less than this part; default: never.
     n_jobs : threads. With 1, results are reproducible; with more, they share the topics without a lock.

@@ -84,6 +84,7 @@ class Learner:
             factor,
             np.float32(rules.alpha),
             self._topics.vb,
+            self._topics.collapsed,
             rules.full_rounds,
             rules.rounds,
             np.float32(rules.tolerance),

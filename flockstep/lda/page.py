@@ -1,31 +1,29 @@
 """One HTML page to explore topics: their words, sizes, distances and documents. It needs no network.
 
-The page holds everything it shows, the plotting library too (plotly, some 5 MB), and forbids itself to load anything.
 Words are ranked by relevance (Sievert and Shirley 2014), which a slider weighs,
 
     relevance = lambda log p(word | topic) + (1 - lambda) log(p(word | topic) / p(word))
 
-and topics lie on a map by Jensen-Shannon distance. Whatever comes from a corpus is written as text, never as markup.
+and topics lie on a map by Jensen-Shannon distance.
 """
 
 from __future__ import annotations
 
 import html
-import json
-import re
 from collections.abc import Iterable, Mapping
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from flockstep import pages
 from flockstep.lda.coherence import top_words
 from flockstep.lda.distances import distances, plane
 from flockstep.lda.survey import Survey
 from flockstep.lda.words import words_of
 
+_HERE = "flockstep.lda"
 _SHOWN = 30
 # A word that is among the first for no weight of these would be seen nowhere on the slider.
 _WEIGHTS = np.linspace(0.0, 1.0, 11)
@@ -48,7 +46,7 @@ def write_page(
 
     ``titles`` and ``snippets`` say what to call a document, by its number in that corpus, and how it begins.
     """
-    library = _library()
+    library = pages.library("lda")
     told = _told(model, words_of(model, vocabulary), survey, titles or {}, snippets or {}, coherence)
     told["title"] = title
     parts = {
@@ -56,28 +54,14 @@ def write_page(
         "ABOUT": html.escape(_about(told, survey)),
         "ROWS": "\n".join(_row(number, topic, told["words"]) for number, topic in enumerate(told["topics"])),
         "SCORED": "unscored" if coherence is None else "scored",
-        "STYLE": _file("page.css"),
+        "STYLE": pages.file("look.css") + pages.file("page.css", _HERE),
         "LIBRARY": library,
-        "DATA": _as_script(told),
-        "PROGRAM": _file("page.js"),
+        "DATA": pages.as_script(told),
+        "PROGRAM": pages.file("page.js", _HERE),
     }
-    # In one pass: what is put in is not looked through for places again.
-    text = re.sub(r"@@([A-Z]+)@@", lambda place: parts[place.group(1)], _file("page.html"))
     path = Path(path)
-    path.write_text(text, encoding="utf8")
+    path.write_text(pages.fill(pages.file("page.html", _HERE), parts), encoding="utf8")
     return path
-
-
-def _library() -> str:
-    try:
-        from plotly.offline import get_plotlyjs
-    except ModuleNotFoundError as missing:
-        raise ModuleNotFoundError('the page needs plotly: pip install "flockstep[lda]"', name=missing.name) from missing
-    return str(get_plotlyjs())
-
-
-def _file(name: str) -> str:
-    return resources.files("flockstep.lda").joinpath(name).read_text(encoding="utf8")
 
 
 def _told(
@@ -174,9 +158,3 @@ def _row(number: int, topic: dict[str, Any], words: list[str]) -> str:
 def _number(value: float) -> float | None:
     """Six digits are more than anybody sees; JSON has no nan."""
     return float(f"{value:.6g}") if np.isfinite(value) else None
-
-
-def _as_script(told: dict[str, Any]) -> str:
-    """JSON in which no word can end the script it stands in."""
-    text = json.dumps(told, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

@@ -7,12 +7,12 @@ from typing import Any
 
 from sklearn.utils._param_validation import Interval, StrOptions
 
-FOUND_BEST = {"vb": (0.5, 10.0, 100), "map": (0.6, 1.0, 5)}
+FOUND_BEST = {"vb": (0.5, 10.0, 100), "map": (0.6, 1.0, 5), "cvb0": (0.6, 1.0, 12)}
 """Learning decay, learning offset, rounds per document, for each objective: the best on held-out newsgroups."""
 
 CONSTRAINTS: dict[str, list[Any]] = {
     "n_components": [Interval(Integral, 1, None, closed="left")],
-    "objective": [StrOptions({"vb", "map"})],
+    "objective": [StrOptions({"vb", "map", "cvb0"})],
     "doc_topic_prior": [None, Interval(Real, 0, None, closed="neither")],
     "topic_word_prior": [None, Interval(Real, 0, None, closed="neither")],
     "batch_size": [Interval(Integral, 1, None, closed="left")],

@@ -45,7 +45,7 @@ class Topics:
         """``rows`` without the prior, words by topics; taken over, not copied."""
         self.rows = rows
         self.prior = float(prior)
-        self.vb = objective == "vb"
+        self.objective = objective
         self.stamps: NDArray[np.float64] = np.zeros(len(rows))
         self.log_decay = 0.0
         self.folds = 0
@@ -71,6 +71,16 @@ class Topics:
         vars(self).update(state, _turn=threading.Lock(), _table=None)
 
     @property
+    def vb(self) -> bool:
+        """Whether weights are exp(psi(.)) and not the pseudo-counts themselves."""
+        return self.objective == "vb"
+
+    @property
+    def collapsed(self) -> bool:
+        """Whether a word's own share is left out when its topics are judged."""
+        return self.objective == "cvb0"
+
+    @property
     def n_words(self) -> int:
         """How many words there are."""
         return int(self.rows.shape[0])
@@ -81,14 +91,14 @@ class Topics:
         return int(self.rows.shape[1])
 
     def factor(self) -> Floats:
-        """What belongs to a topic and not to a word: exp(-psi(total)), or 1 / total for MAP."""
+        """What belongs to a topic and not to a word: exp(-psi(total)), or 1 / total."""
         total = (self.totals + self.prior * self.n_words).astype(np.float32)
         out = np.empty_like(total)
         weights(total, np.ones_like(total), self.vb, out)
         return np.float32(1) / out
 
     def gather(self, words: Words, out: Floats) -> None:
-        """The weights of these words in all topics, as of now: exp(psi(lambda)), or lambda for MAP."""
+        """The weights of these words in all topics, as of now: exp(psi(lambda)), or lambda."""
         _gather(self.rows, self.stamps, self.log_decay, np.float32(self.prior), words, self.vb, out)
 
     def fold(self, update: Update) -> None:

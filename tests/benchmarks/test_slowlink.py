@@ -11,16 +11,16 @@ from pathlib import Path
 import pytest
 
 from benchmarks.slowlink import __main__ as slowlink
-from benchmarks.slowlink import commands, names
-from benchmarks.slowlink.commands import Missing
 from benchmarks.slowlink.crew import run_everywhere
-from benchmarks.slowlink.lab import Lab, demolish, namespaces
+from flockstep.compare.lab import commands, names
+from flockstep.compare.lab.commands import Missing
+from flockstep.compare.lab.lab import Lab, demolish, namespaces
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 60
 HOLD_A_LAB = """
 import sys, time
-from benchmarks.slowlink.lab import Lab
+from flockstep.compare.lab.lab import Lab
 with Lab() as lab:
     child = lab.nodes[0].start([sys.executable, "-c", "import time; time.sleep(600)"])
     print(child.pid, flush=True)

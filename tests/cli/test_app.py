@@ -40,7 +40,8 @@ def test_every_command_teaches(command, words):
 
 
 def test_the_examples_of_the_help_can_be_read():
-    from flockstep.cli import parse, simulate
+    from flockstep.cli import simulate
+    from flockstep.texts import parse
 
     text = simulate.HELP
     strategies = [part for part in text.split('"') if part.startswith(("LocalSGD(", "CELGC("))]

@@ -33,6 +33,12 @@ def test_the_quick_demo(tmp_path):
         assert f"Next to DataParallel on {where}, CELGC sent 8.0 times fewer bytes and took" in said
     assert (tmp_path / "demo.png").read_bytes().startswith(b"\x89PNG")
     assert f"Picture: {tmp_path / 'demo.png'}" in result.stdout
+    assert f"Report:  {tmp_path / 'report.html'}, of the virtual nodes" in result.stdout
+    page = (tmp_path / "report.html").read_text()
+    assert "flockstep demo" in page
+    assert "CELGC(period=8, gamma=2.0)" in page
+    with (tmp_path / "table.csv").open() as file:
+        assert [line["label"] for line in csv.DictReader(file)] == ["DataParallel", "CELGC"]
     with (tmp_path / "demo.csv").open() as file:
         rows = list(csv.DictReader(file))
     runs = {(row["where"], row["strategy"]) for row in rows}

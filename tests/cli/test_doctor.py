@@ -14,8 +14,6 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from benchmarks.slowlink.commands import Missing
-from benchmarks.slowlink.lab import Lab
 from flockstep.backends.real import keys
 from flockstep.backends.real.checkup import here, identity, lookups
 from flockstep.backends.real.checkup.office import Office
@@ -26,6 +24,8 @@ from flockstep.backends.real.mailbox.house import LOOPBACK, Site, open_house
 from flockstep.backends.real.mailbox.limits import Limits
 from flockstep.backends.real.mailbox.wire import Refused
 from flockstep.cli import app
+from flockstep.compare.lab.commands import Missing
+from flockstep.compare.lab.lab import Lab
 
 FLOCKSTEP = str(Path(sys.executable).with_name("flockstep"))
 LIMITS = Limits(60.0)

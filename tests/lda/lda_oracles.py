@@ -8,27 +8,32 @@ def weight(x, objective):
     return np.exp(psi(x)) if objective == "vb" else np.asarray(x, float)
 
 
-def infer(document, table, totals, alpha, gamma, rounds, objective):
-    """Gamma after so many rounds, and the expected counts of words by topics."""
+def infer(document, table, totals, alpha, gamma, rounds, objective, full):
+    """Gamma after so many rounds, and the expected counts of words by topics.
+
+    Under "cvb0" the rounds after the first ``full`` ones leave a word's own share out, which begins with nothing.
+    """
     words = np.flatnonzero(document)
     beta = weight(table[words], objective) / weight(totals, objective)
-    for _ in range(rounds):
-        phi = weight(gamma, objective) * beta
+    own = np.zeros_like(beta)
+    for number in range(rounds + 1):
+        phi = weight(gamma - own, objective) * beta
         phi /= phi.sum(1, keepdims=True)
-        gamma = alpha + document[words] @ phi
-    phi = weight(gamma, objective) * beta
-    phi /= phi.sum(1, keepdims=True)
+        if number < rounds:
+            gamma = alpha + document[words] @ phi
+            if objective == "cvb0" and number >= full:
+                own = np.minimum(document[words], 1)[:, None] * phi
     statistics = np.zeros_like(table)
     statistics[words] = document[words, None] * phi
     return gamma, statistics
 
 
-def learn(batches, table, *, prior, alpha, of, decay, offset, rounds, objective):
+def learn(batches, table, *, prior, alpha, of, decay, offset, rounds, objective, full):
     """The table of words by topics, prior included, after batches of (documents, gamma to begin with)."""
     for t, (documents, begin) in enumerate(batches, 1):
         rho = (t + offset) ** -decay
         told = sum(
-            infer(document, table, table.sum(0), alpha, gamma, rounds, objective)[1]
+            infer(document, table, table.sum(0), alpha, gamma, rounds, objective, full)[1]
             for document, gamma in zip(documents, begin, strict=True)
         )
         table = (1 - rho) * table + rho * (prior + of / len(documents) * told)

@@ -31,7 +31,7 @@ def table(workload, x):
     return rows.reshape(workload.n_words, -1) * np.exp(aged)[:, None]
 
 
-@pytest.mark.parametrize("objective", ["vb", "map"])
+@pytest.mark.parametrize("objective", ["vb", "map", "cvb0"])
 def test_one_node_is_the_plain_trainer(corpus, objective):
     workload = TopicDocuments(corpus, model=model(objective=objective), seed=3)
     trace = fs.simulate(DPSVI(), workload, nodes=1, steps=19, seed=4)

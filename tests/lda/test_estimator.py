@@ -26,7 +26,7 @@ def model(corpus):
 
 @pytest.mark.filterwarnings("ignore:Estimator's parameters changed after set_params raised")
 @pytest.mark.filterwarnings("ignore:Can't check dok sparse matrix for nan")
-@pytest.mark.parametrize("objective", ["vb", "map"])
+@pytest.mark.parametrize("objective", ["vb", "map", "cvb0"])
 def test_scikit_learns_own_checks(objective):
     """None is expected to fail: none does for its own LDA."""
     results = check_estimator(LDA(objective=objective), on_skip=None)
@@ -66,7 +66,7 @@ def test_bound_is_the_perplexity_of_the_training_documents(corpus, model):
     assert model.bound_ == pytest.approx(model.perplexity(corpus), rel=1e-6)
 
 
-@pytest.mark.parametrize("objective", ["vb", "map"])
+@pytest.mark.parametrize("objective", ["vb", "map", "cvb0"])
 @pytest.mark.parametrize("n_jobs", [1, 2])
 def test_it_learns(corpus, objective, n_jobs):
     settings = {"n_components": 5, "batch_size": 10, "objective": objective, "n_jobs": n_jobs, "random_state": 0}

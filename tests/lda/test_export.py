@@ -29,7 +29,7 @@ def test_gensim_gets_our_topics_our_words_and_our_priors(topics):
     assert theirs.eta == pytest.approx(np.full(len(WORDS), 0.05))
 
 
-@pytest.mark.parametrize("objective", ["vb", "map"])
+@pytest.mark.parametrize("objective", ["vb", "map", "cvb0"])
 def test_gensim_gets_the_topics_of_our_own_estimator(objective):
     pytest.importorskip("gensim")
     model, _ = fitted(LDA, objective=objective, max_iter=2, batch_size=7)

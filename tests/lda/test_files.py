@@ -20,7 +20,7 @@ def fitted(topics=3, **more):
     return LDA(n_components=topics, **settings).fit(corpus())
 
 
-@pytest.mark.parametrize("objective", ["vb", "map"])
+@pytest.mark.parametrize("objective", ["vb", "map", "cvb0"])
 @pytest.mark.parametrize("topics", [1, 2, 5])
 def test_a_loaded_model_transforms_to_the_bit_as_the_saved_one(tmp_path, topics, objective):
     model = fitted(topics, objective=objective, doc_topic_prior=0.2)

@@ -126,7 +126,7 @@ def test_mistakes_name_the_file(tmp_path):
         list(text.Folder(tmp_path, encoding="klingon"))
 
 
-@pytest.mark.parametrize("objective", ["vb", "map"])
+@pytest.mark.parametrize("objective", ["vb", "map", "cvb0"])
 def test_a_pipeline_with_a_count_vectorizer_in_front(objective):
     steps = make_pipeline(
         CountVectorizer(), LDA(n_components=2, objective=objective, max_iter=5, batch_size=2, random_state=0)

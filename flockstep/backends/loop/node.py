@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -35,6 +35,10 @@ class JoinedNode(Node):
     model: nn.Module
     rows: list[Row]
     """What ``log`` recorded."""
+    onlookers: tuple[Callable[[Row], None], ...] = ()
+    """Who is told of each row as it comes."""
+    virtual = False
+    """Whether its seconds are those of a simulation."""
     _meetings = 0
     own_loop = True
     one_sided = False
@@ -155,7 +159,10 @@ class JoinedNode(Node):
 
     def log(self, loss: float) -> None:
         """Record a loss, with the time, the bytes and the spread so far: node 0's are the rows of the trace."""
-        self.rows.append(Row(self.now, self.step_count, float(loss), float(self.tally.bytes_sent), self.spread))
+        row = Row(self.now, self.step_count, float(loss), float(self.tally.bytes_sent), self.spread)
+        self.rows.append(row)
+        for tell in self.onlookers:
+            tell(row)
 
     def save(self, path: str | Path) -> Path:
         """Write this node's part of a checkpoint under ``path``; gives its folder back. Every node must save."""

@@ -27,9 +27,9 @@ class Place(Protocol):
         """The node of the newest join here."""
 
     def seat(
-        self, model: nn.Module, optimizer: torch.optim.Optimizer, flat: FlatModel, *, one_sided: bool
+        self, model: nn.Module, optimizer: torch.optim.Optimizer, flat: FlatModel, *, one_sided: bool, strategy: str
     ) -> JoinedNode:
-        """A node for this seat, with a driver that performs what its backend's verbs await."""
+        """A node for this seat, with a driver that performs what its backend's verbs await; ``strategy`` in words."""
 
     def admit(self, node: JoinedNode, strategy: str) -> bool:
         """Let a node of a one-sided run come in by itself; False where nodes come in together."""

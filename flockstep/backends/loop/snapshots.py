@@ -11,15 +11,15 @@ from torch import Tensor
 
 from flockstep.errors import LostPeer
 from flockstep.message import NOTHING, Message
-from flockstep.node import Node
+from flockstep.node import Handler, Node
 from flockstep.parts.codecs.raw import Raw
 
 TOPIC = "flockstep snapshot"
 
 
-def answer(node: Node) -> None:
-    """Let the others ask for this node's model."""
-    node.answer(TOPIC, lambda peer, message: Raw().encode(node.params, np.random.default_rng(0)))
+def answer(node: Node, answer: Callable[[str, Handler], None] | None = None) -> None:
+    """Let the others ask for this node's model; ``answer`` is the node's own verb unless given."""
+    (answer or node.answer)(TOPIC, lambda peer, message: Raw().encode(node.params, np.random.default_rng(0)))
 
 
 class Gathering:

@@ -4,11 +4,24 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Coroutine, Generator
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Generic, TypeVar
 
 from flockstep.node import await_in_context, torch_modes
 
 T = TypeVar("T")
+
+
+class _Here(threading.local):
+    background = False
+
+
+_here = _Here()
+
+
+def in_background() -> bool:
+    """Whether this code runs in a background task of a node."""
+    return _here.background
 
 
 class Block:
@@ -47,12 +60,17 @@ def drive(coroutine: Coroutine[Any, Any, T], first: Block | None = None) -> T:
 class Background(Generic[T]):
     """A coroutine in a thread of its own: started here up to its first wait, then left to itself."""
 
-    def __init__(self, coroutine: Coroutine[Any, Any, T], on_error: Callable[[Exception], None]) -> None:
+    def __init__(
+        self,
+        coroutine: Coroutine[Any, Any, T],
+        on_error: Callable[[Exception], None],
+        waiting: Callable[[], AbstractContextManager[object]] = nullcontext,
+    ) -> None:
         self._ended = threading.Event()
         self._result: T | None = None
         self._error: Exception | None = None
         self._awaited = False
-        self._on_error = on_error
+        self._on_error, self._waiting = on_error, waiting
         try:
             first = coroutine.send(None)
         except StopIteration as stop:
@@ -62,6 +80,7 @@ class Background(Generic[T]):
             threading.Thread(target=self._run, args=(coroutine, first), daemon=True).start()
 
     def _run(self, coroutine: Coroutine[Any, Any, T], first: Block) -> None:
+        _here.background = True
         try:
             self._result = drive(coroutine, first)
         except Exception as error:
@@ -84,7 +103,9 @@ class Background(Generic[T]):
     def wait(self) -> T:
         """Block until it has ended; its result, or its error raised."""
         self._awaited = True
-        self._ended.wait()
+        if not self.done:
+            with self._waiting():
+                self._ended.wait()
         if self._error is not None:
             raise self._error
         return self._result  # type: ignore[return-value]

@@ -44,8 +44,15 @@ class Fabric(Protocol):
     def receive(self, peer: int) -> Message:
         """Block until the next message of a peer is here."""
 
+    @property
+    def sees_peers(self) -> bool:
+        """Whether ``peers`` is there without further ado: nothing has to be opened for it."""
+
     def peers(self) -> tuple[int, ...]:
         """Who else is alive."""
+
+    def publish(self, metrics: Callable[[], str]) -> None:
+        """Show this to whoever looks, where there is a place for it."""
 
     def fail(self, error: FlockstepError) -> None:
         """This node is done for: whatever waits here must wait no longer."""

@@ -13,11 +13,13 @@ from flockstep.backends.loop import place
 from flockstep.backends.real.drive import drive
 from flockstep.backends.real.fabric import MakeFabric
 from flockstep.backends.real.joined import RealPlace
+from flockstep.backends.real.keeping import Keeping
 from flockstep.backends.real.training import TrainingNode
 from flockstep.budget import Budget
 from flockstep.errors import located
 from flockstep.node import OptimizerFactory
 from flockstep.strategy import Strategy, describe, is_one_sided
+from flockstep.timeline import Timeline
 from flockstep.trace import NodeReport, Row, Trace
 from flockstep.workloads.workload import Workload
 
@@ -30,6 +32,7 @@ class Outcome:
     rows: list[Row]
     model: Tensor
     result: Any = None
+    timeline: Timeline | None = None
 
 
 class Job(Protocol):
@@ -67,6 +70,7 @@ class TrainWorkload:
     record_every: int
     seed: int
     timeout: float
+    keeping: Keeping = Keeping()
 
     @property
     def one_sided(self) -> bool:
@@ -94,17 +98,21 @@ class TrainWorkload:
                 timeout=self.timeout,
                 on_row=on_row,
                 one_sided=is_one_sided(self.strategy),
+                keeping=self.keeping,
+                strategy=self.name,
             )
             drive(self.strategy.run(node))
             node.finish()
         except Exception as raised:
             error = located(raised, rank, node.now if node else 0.0)
             fabric.fail(error)
+            if node is not None:
+                node.give_up(error)
             raise error from (None if error is raised else raised)
         finally:
             if node is not None:
                 node.dismiss()
-        return Outcome(node.tally, node.rows, node.params)
+        return Outcome(node.tally, node.rows, node.params, timeline=node.kept_timeline())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,6 +123,7 @@ class CallFunction:
     size: int
     seed: int
     timeout: float
+    keeping: Keeping = Keeping()
 
     @property
     def one_sided(self) -> bool:
@@ -128,7 +137,7 @@ class CallFunction:
 
     def run(self, rank: int, make_fabric: MakeFabric, on_row: Callable[[Row], None] | None) -> Outcome:
         """Call the function in a place of its own."""
-        seat = RealPlace(rank, self.size, self.seed, make_fabric)
+        seat = RealPlace(rank, self.size, self.seed, make_fabric, self.keeping)
         before = place.set_current(seat)
         try:
             result = self.function()
@@ -139,7 +148,8 @@ class CallFunction:
             place.set_current(before)
         if seat.last is None:
             return Outcome(NodeReport(rank), [], torch.empty(0), result)
-        return Outcome(seat.last.tally, seat.last.rows, seat.last.params.clone(), result)
+        last = seat.last
+        return Outcome(last.tally, last.rows, last.params.clone(), result, last.kept_timeline())
 
 
 def assemble(job: Job, outcomes: dict[int, Outcome]) -> Trace:
@@ -153,4 +163,5 @@ def assemble(job: Job, outcomes: dict[int, Outcome]) -> Trace:
         [outcomes[rank].report for rank in ranks],
         {rank: outcomes[rank].model for rank in ranks},
         {rank: outcomes[rank].result for rank in ranks},
+        timeline=Timeline.together(outcomes[rank].timeline for rank in ranks),
     )

@@ -17,6 +17,7 @@ from flockstep.backends.loop.node import JoinedNode
 from flockstep.backends.real import c10d
 from flockstep.backends.real.door import Door
 from flockstep.backends.real.fabric import Fabric, MakeFabric
+from flockstep.backends.real.keeping import Keeping
 from flockstep.backends.real.mail import MailFabric
 from flockstep.backends.real.node import RealNode
 from flockstep.backends.real.processes import ProcessFabric
@@ -42,13 +43,14 @@ class RealJoinedNode(JoinedNode, RealNode):
         optimizer: torch.optim.Optimizer,
         flat: FlatModel,
         one_sided: bool,
+        strategy: str,
     ) -> None:
-        RealNode.__init__(self, place.make_fabric(one_sided), place.rank, place.size, place.seed)
+        fabric = place.make_fabric(one_sided)
+        RealNode.__init__(self, fabric, place.rank, place.size, place.seed, place.keeping, strategy)
         self.one_sided = one_sided
-        self.rows = []
+        self.onlookers = () if self.journal is None else (self.journal.row,)
         self.model, self.optimizer, self.flat, self.params = model, optimizer, flat, flat.vector
         self.driver = Driver(flat, lambda block: block.call())
-        self._computing_since = time.perf_counter()
 
     @property
     def address(self) -> str:
@@ -56,11 +58,12 @@ class RealJoinedNode(JoinedNode, RealNode):
         return self.fabric.mailbox().members.me.address if isinstance(self.fabric, MailFabric) else ""
 
     def stop_computing(self) -> None:
-        self.tally.computing += time.perf_counter() - self._computing_since
+        self.stopwatch.turn(None)
 
     def start_computing(self) -> None:
-        self._computing_since = time.perf_counter()
+        self.stopwatch.turn("computing")
         self.tally.seconds = self.now
+        self.glance()
 
     def fail(self, error: Exception) -> None:
         """Let nobody here wait any longer."""
@@ -70,16 +73,19 @@ class RealJoinedNode(JoinedNode, RealNode):
 class RealPlace:
     """A real seat. Every join has a fabric of its own, so that one after another never mix."""
 
-    def __init__(self, rank: int, size: int, seed: int, make_fabric: MakeFabric) -> None:
+    def __init__(
+        self, rank: int, size: int, seed: int, make_fabric: MakeFabric, keeping: Keeping | None = None
+    ) -> None:
         self.rank, self.size, self.seed, self.make_fabric = rank, size, seed, make_fabric
+        self.keeping = Keeping.from_environment() if keeping is None else keeping
         self.last: RealJoinedNode | None = None
         """The node of the newest join here."""
 
     def seat(
-        self, model: nn.Module, optimizer: torch.optim.Optimizer, flat: FlatModel, *, one_sided: bool
+        self, model: nn.Module, optimizer: torch.optim.Optimizer, flat: FlatModel, *, one_sided: bool, strategy: str
     ) -> JoinedNode:
         """A node that blocks where its strategy awaits."""
-        self.last = RealJoinedNode(self, model, optimizer, flat, one_sided)
+        self.last = RealJoinedNode(self, model, optimizer, flat, one_sided, strategy)
         return self.last
 
     def admit(self, node: JoinedNode, strategy: str) -> bool:
@@ -98,8 +104,10 @@ class RealPlace:
 
     def fail(self, node: JoinedNode, error: BaseException) -> None:
         """End whatever waits here."""
-        if isinstance(error, Exception) and isinstance(node, RealJoinedNode):
-            node.fail(error)
+        if isinstance(node, RealJoinedNode):
+            if isinstance(error, Exception):
+                node.fail(error)
+            node.give_up(error)
 
 
 def alone() -> RealPlace:

@@ -13,9 +13,11 @@ from flockstep import check, units
 from flockstep.backends.real.crowd import run_threads
 from flockstep.backends.real.jobs import CallFunction, Job, TrainWorkload, assemble
 from flockstep.backends.real.joined import process_fabrics, torchrun_store
+from flockstep.backends.real.keeping import Keeping
 from flockstep.budget import Budget
 from flockstep.node import OptimizerFactory
 from flockstep.strategy import Strategy
+from flockstep.timeline import Timeline
 from flockstep.trace import Row, Trace
 from flockstep.workloads.workload import Workload
 
@@ -32,6 +34,7 @@ def launch(
     timeout: str | float = 300.0,
     seed: int = 0,
     on_row: Callable[[Row], None] | None = None,
+    timeline: bool = False,
 ) -> Trace:
     """Run a strategy on a workload, or your own function that joins, for real: the same program as ``simulate``.
 
@@ -41,16 +44,19 @@ def launch(
     the trace holds this process's own. An exception in any node ends all and is raised here; so does Ctrl-C; but a
     one-sided strategy on a workload goes on without a node that was killed. ``timeout`` is how long any wait may last.
     ``steps``, ``optimizer``, ``record_every`` and ``on_row`` are for workloads; what your own function returns is in
-    the trace's ``results``, by rank.
+    the trace's ``results``, by rank. With ``timeline`` the trace holds one, of what every node did when and of who sent
+    how much to whom; nodes on several machines are as well aligned in it as these machines' clocks.
     """
     check.one_of("launch", "on", on, ("processes", "threads"))
     check.whole("launch", "seed", seed, at_least=0)
     torchrun = on == "processes" and "RANK" in os.environ and "WORLD_SIZE" in os.environ
     size = check.whole("launch", "nodes", _size(nodes, torchrun))
     limit = check.positive("launch", "timeout", units.seconds(timeout, "launch.timeout"))
+    # Read here: children that a server forks have its environment, not ours.
+    keeping = Keeping.from_environment(timeline=timeline)
     job: Job
     if workload is None and callable(program) and not hasattr(program, "run"):
-        job = CallFunction(function=program, size=size, seed=seed, timeout=limit)
+        job = CallFunction(function=program, size=size, seed=seed, timeout=limit, keeping=keeping)
     else:
         check.has("launch", "strategy", program, "run", kind="a strategy such as LocalSGD(period=8)")
         check.has("launch", "workload", workload, "start", "gradient", "loss", "shard", kind="a workload")
@@ -65,6 +71,7 @@ def launch(
             record_every=every,
             seed=seed,
             timeout=limit,
+            keeping=keeping,
         )
     if torchrun:
         return _as_one_of_torchruns(job, on_row)
@@ -92,4 +99,5 @@ def _as_one_of_torchruns(job: Job, on_row: Callable[[Row], None] | None) -> Trac
     store.set(f"report/{rank}", trace.to_json())
     every = [Trace.from_json(store.get(f"report/{other}").decode()) for other in range(size)]
     trace.nodes = [node for other in every for node in other.nodes]
+    trace.timeline = Timeline.together(other.timeline for other in every)
     return trace

@@ -32,6 +32,7 @@ class MailFabric:
         """Whether the run was there before this node: it was started anew, or comes late."""
         self._error: Exception | None = None
         self._house: House | None = None
+        self._metrics: Callable[[], str] | None = None
         self._lock = threading.Lock()
 
     def mean(self, v: Tensor, channel: str, round: int) -> Future[Tensor]:
@@ -58,8 +59,18 @@ class MailFabric:
     def receive(self, peer: int) -> Message:
         return self.mailbox().receive(peer)
 
+    @property
+    def sees_peers(self) -> bool:
+        return self._house is not None
+
     def peers(self) -> tuple[int, ...]:
         return self.mailbox().members.alive()
+
+    def publish(self, metrics: Callable[[], str]) -> None:
+        with self._lock:
+            self._metrics = metrics
+            if self._house is not None:
+                self._house.box.desk.metrics = metrics
 
     def reachable(self) -> tuple[int, ...]:
         """The living whose address is known by now."""
@@ -95,6 +106,7 @@ class MailFabric:
         with self._lock:
             if self._house is None:
                 self._house = self._open_house()
+                self._house.box.desk.metrics = self._metrics
             return self._house.box
 
     def _no_collectives(self, verb: str) -> NoReturn:

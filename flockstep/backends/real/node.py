@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from torch import Tensor
 
 from flockstep import check
+from flockstep.backends.real import metrics
 from flockstep.backends.real.drive import Background, Block
 from flockstep.backends.real.fabric import Fabric
+from flockstep.backends.real.keeping import Keeping
 from flockstep.backends.real.mailbox.memory import Buffers
+from flockstep.backends.real.stopwatch import Stopwatch
 from flockstep.errors import located
 from flockstep.message import Message, ring_bytes
 from flockstep.node import Channels, Handler, Node, Pending, stream
-from flockstep.trace import NodeReport
+from flockstep.timeline import Timeline
+from flockstep.trace import NodeReport, Row
 
 T = TypeVar("T")
 
@@ -24,7 +30,11 @@ T = TypeVar("T")
 class RealNode(Node):
     """One node of a real run, on a thread or a process of its own."""
 
-    def __init__(self, fabric: Fabric, rank: int, size: int, seed: int) -> None:
+    rows: list[Row]
+
+    def __init__(
+        self, fabric: Fabric, rank: int, size: int, seed: int, keeping: Keeping = Keeping(), strategy: str = ""
+    ) -> None:
         self.rank, self.size, self.step_count = rank, size, 0
         self.rng = stream(seed, rank, "codec")
         self.tally = NodeReport(rank)
@@ -32,7 +42,18 @@ class RealNode(Node):
         self.channels = Channels(rank)
         self.fabric, self._copies = fabric, Buffers()
         self._background: list[Background[Any]] = []
-        self._began, self._paused = time.perf_counter(), 0.0
+        self._began, self._paused, self._glanced = time.perf_counter(), 0.0, 0.0
+        self._keeping, self._counting = keeping, threading.Lock()
+        self.journal = keeping.open_journal(rank, size, strategy)
+        self.timeline: Timeline | None = self.journal
+        if keeping.timeline:
+            self.timeline = Timeline(began=time.time(), beside=self.journal)
+        if self.journal is not None:
+            self.journal.follow(self.tally)
+        self.stopwatch = Stopwatch(self.tally, self.timeline, lambda: self.now)
+        self.spending = self.stopwatch.spending
+        self.rows = []
+        fabric.publish(self.metrics)
 
     @property
     def now(self) -> float:
@@ -42,19 +63,32 @@ class RealNode(Node):
     async def mean(self, v: Tensor, channel: str = "model") -> Tensor:
         self.channels.check(channel, v)
         nbytes = ring_bytes(v.nbytes, self.size)
-        self.tally.bytes_sent += nbytes
-        self.tally.bytes_received += nbytes
+        self._sent((self.rank + 1) % self.size, nbytes)
+        self._received(nbytes)
         result: Tensor = await self._meet(self.fabric.mean, self._copies.copy(v), "mean", channel)
         return result
 
     async def exchange(self, messages: Sequence[Message], channel: str = "exchange") -> list[Message]:
         if len(messages) != self.size:
             raise ValueError(f"exchange needs one message per node, {self.size}, got {len(messages)}")
-        self.tally.bytes_sent += sum(m.nbytes for to, m in enumerate(messages) if to != self.rank)
+        for to, message in enumerate(messages):
+            if to != self.rank:
+                self._sent(to, message.nbytes)
         copies = [message.copy() for message in messages]
         received: list[Message] = await self._meet(self.fabric.exchange, copies, "exchange", channel)
-        self.tally.bytes_received += sum(m.nbytes for by, m in enumerate(received) if by != self.rank)
+        self._received(sum(m.nbytes for by, m in enumerate(received) if by != self.rank))
         return received
+
+    def _sent(self, peer: int, nbytes: int) -> None:
+        # Background tasks and handlers count as well, in threads of their own.
+        with self._counting:
+            self.tally.bytes_sent += nbytes
+            if self.timeline is not None and nbytes:
+                self.timeline.send(self.rank, peer, nbytes)
+
+    def _received(self, nbytes: int) -> None:
+        with self._counting:
+            self.tally.bytes_received += nbytes
 
     def _fail(self, error: Exception) -> None:
         # In a handler or a background task: the main task learns of it at its next wait.
@@ -72,6 +106,19 @@ class RealNode(Node):
         return Block(wait)
 
     def answer(self, topic: str, handler: Handler) -> None:
+        def counted(peer: int, message: Message) -> Message:
+            self._received(message.nbytes)
+            reply = handler(peer, message)
+            # What is none, whoever carries replies will complain of.
+            if isinstance(reply, Message):
+                self._sent(peer, reply.nbytes)
+            return reply
+
+        self.answer_unseen(topic, counted)
+
+    def answer_unseen(self, topic: str, handler: Handler) -> None:
+        """Answer what is not part of the algorithm: its bytes are not counted."""
+
         def guarded(peer: int, message: Message) -> Message:
             try:
                 return handler(peer, message)
@@ -87,19 +134,19 @@ class RealNode(Node):
     async def ask(self, peer: int, topic: str, message: Message) -> Message:
         self._check_peer(peer)
         copy = message.copy()
-        self.tally.bytes_sent += copy.nbytes
+        self._sent(peer, copy.nbytes)
 
         def wait() -> Message:
             with self.spending("talking"):
                 return self.fabric.ask(peer, topic, copy)
 
         reply: Message = await Block(wait)
-        self.tally.bytes_received += reply.nbytes
+        self._received(reply.nbytes)
         return reply
 
     def send(self, peer: int, message: Message) -> None:
         self._check_peer(peer)
-        self.tally.bytes_sent += message.nbytes
+        self._sent(peer, message.nbytes)
         self.fabric.send(peer, message.copy())
 
     async def receive(self, peer: int) -> Message:
@@ -110,7 +157,7 @@ class RealNode(Node):
                 return self.fabric.receive(peer)
 
         message: Message = await Block(wait)
-        self.tally.bytes_received += message.nbytes
+        self._received(message.nbytes)
         return message
 
     def _check_peer(self, peer: int) -> None:
@@ -119,14 +166,27 @@ class RealNode(Node):
             check.peer(peer, self.rank, self.size)
 
     def spawn(self, coroutine: Coroutine[Any, Any, T]) -> Pending[T]:
-        background = Background(coroutine, self._fail)
+        background = Background(coroutine, self._fail, lambda: self.spending("waiting"))
         # A long run spawns many: those that ended well are done with.
         self._background = [other for other in self._background if not other.ended_well]
         self._background.append(background)
         return background
 
     def peers(self) -> tuple[int, ...]:
-        return self.fabric.peers()
+        living = self.fabric.peers()
+        if self.journal is not None:
+            self.journal.peers(living)
+        return living
+
+    def glance(self) -> None:
+        """Tell onlookers, if there are any, who lives: at most once a second, and only where asking is free."""
+        if self.journal is not None and self.fabric.sees_peers and time.monotonic() - self._glanced > 1.0:
+            self._glanced = time.monotonic()
+            self.peers()
+
+    def kept_timeline(self) -> Timeline | None:
+        """What goes into the trace, where that was asked for."""
+        return replace(self.timeline, beside=None) if self.timeline is not None and self._keeping.timeline else None
 
     def count(self, name: str, amount: int | Tensor = 1) -> None:
         self.tally.count(name, amount)
@@ -147,12 +207,14 @@ class RealNode(Node):
     def close(self) -> None:
         """Nothing more is to be said."""
         self.fabric.close()
+        if self.journal is not None:
+            self.journal.close()
 
-    @contextmanager
-    def spending(self, kind: str) -> Iterator[None]:
-        """Book the time of a block as computing, waiting or talking."""
-        before = time.perf_counter()
-        try:
-            yield
-        finally:
-            setattr(self.tally, kind, getattr(self.tally, kind) + time.perf_counter() - before)
+    def give_up(self, error: BaseException) -> None:
+        """Onlookers are told why this node ends."""
+        if self.journal is not None:
+            self.journal.close(error)
+
+    def metrics(self) -> str:
+        """How it goes, for whoever looks at the mailbox's port."""
+        return metrics.text(self.tally, self.now, len(self.fabric.peers()), self.rows[-1].loss if self.rows else None)

@@ -178,6 +178,8 @@ class ThreadFabric:
                     )
             return hub.inbox[pair].popleft()
 
+    sees_peers = True
+
     def peers(self) -> tuple[int, ...]:
         return tuple(r for r in range(self._hub.size) if r != self._rank and r not in self._hub.failed)
 
@@ -186,6 +188,9 @@ class ThreadFabric:
 
     def leave(self, rounds: dict[str, int]) -> None:
         self._hub.leave(self._rank, rounds)
+
+    def publish(self, metrics: Callable[[], str]) -> None:
+        pass
 
     def close(self) -> None:
         pass

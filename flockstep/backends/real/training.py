@@ -13,6 +13,7 @@ from flockstep.backends.loop import snapshots
 from flockstep.backends.real.crew import Crew, gather
 from flockstep.backends.real.drive import Block
 from flockstep.backends.real.fabric import Fabric
+from flockstep.backends.real.keeping import Keeping
 from flockstep.backends.real.node import RealNode
 from flockstep.budget import Budget, Ledger
 from flockstep.errors import Diverged
@@ -40,11 +41,12 @@ class TrainingNode(RealNode):
         timeout: float,
         on_row: Callable[[Row], None] | None = None,
         one_sided: bool = False,
+        keeping: Keeping = Keeping(),
+        strategy: str = "",
     ) -> None:
-        super().__init__(fabric, rank, size, seed)
+        super().__init__(fabric, rank, size, seed, keeping, strategy)
         self.params = workload.start()
         self.optimizer = optimizer([self.params])
-        self.rows: list[Row] = []
         self.total_steps, self.record_every = steps, record_every
         self.planned = steps if isinstance(steps, int) else None
         self._optimizer, self._seed, self._timeout = optimizer, seed, timeout
@@ -54,7 +56,7 @@ class TrainingNode(RealNode):
         self._one_sided = one_sided
         self.ledger = Ledger(self, steps, together=not one_sided) if isinstance(steps, Budget) else None
         if one_sided:
-            snapshots.answer(self)
+            snapshots.answer(self, self.answer_unseen)
 
     def steps(self) -> AsyncIterator[int]:
         """As many as were asked for, of this node or of all together."""
@@ -152,8 +154,10 @@ class TrainingNode(RealNode):
         if not math.isfinite(loss):
             raise Diverged(f"the loss of the average model is {loss} at step {step}", time=self.now)
         self.rows.append(Row(self.now, step, loss, sent, spread))
-        if self._on_row is not None and (self._one_sided or self.rank == 0):
-            self._on_row(self.rows[-1])
+        if self._one_sided or self.rank == 0:
+            for tell in (self._on_row, None if self.journal is None else self.journal.row):
+                if tell is not None:
+                    tell(self.rows[-1])
 
     def _measure_by_asking(self) -> tuple[float, float, float] | None:
         """One node alone, the lowest that lives, asks the others, who do not stop for it."""
@@ -203,5 +207,6 @@ class _Steps:
             node.ledger.step()
         if k % node.record_every == 0:
             await Block(lambda: node.record(k))
+        node.glance()
         node.step_count = node.tally.steps = k + 1
         return k

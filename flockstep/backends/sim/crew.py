@@ -33,13 +33,11 @@ class Crew:
     async def work(self, steps: int) -> int:
         """Let every member take so many steps; how many they took before the run was over."""
         node, kernel = self._node, self._node.world.kernel
-        began = kernel.now
-        members = [node.spawn(self._member(member, steps)) for member in range(len(self._data))]
-        taken = sum([await member for member in members])
-        # The node has waited for its own members, who were computing.
-        node.spent("computing", kernel.now - began)
-        node.spent("waiting", began - kernel.now)
-        return taken
+        members = [kernel.start(self._member(m, steps), node, main=False) for m in range(len(self._data))]
+        for member in members:
+            # The node waits for members of its own, who compute.
+            member.awaited_as = "computing"
+        return sum([await member for member in members])
 
     async def _member(self, member: int, steps: int) -> int:
         node, taken = self._node, 0

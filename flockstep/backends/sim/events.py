@@ -22,13 +22,15 @@ from flockstep.backends.sim.world import World
 from flockstep.errors import FlockstepError
 from flockstep.node import stream
 from flockstep.strategy import describe, is_one_sided
+from flockstep.timeline import Timeline
 from flockstep.trace import Row, Trace
 
 
 def by_events(job: Job, seed: int, on_row: Callable[[Row], None] | None) -> Trace:
     """Run every node of a job."""
     size, program, workload = job.nodes, job.program, job.workload
-    world = World(size=size, steps=job.steps, every=job.every, seed=seed)
+    timeline = Timeline() if job.timeline else None
+    world = World(size=size, steps=job.steps, every=job.every, seed=seed, timeline=timeline)
     outages, losses = Outages(job.faults, size), Losses(job.faults, stream(seed, 0, "loss"))
     _connect(world, job.network, units.seconds(job.timeout), outages, losses)
     clocks, starts = clocks_of(job.compute, size, seed), starts_of(job.skew, size, seed)
@@ -92,7 +94,8 @@ def _trace(world: World, name: str) -> Trace:
         if unread := world.mail.unread(node.rank):
             node.tally.counts["unread messages"] = unread
     models = {node.rank: node.params for node in world.nodes if node.alive}
-    return Trace(name, _rows(world), [node.tally for node in world.nodes], models, world.results, engine="events")
+    nodes = [node.tally for node in world.nodes]
+    return Trace(name, _rows(world), nodes, models, world.results, engine="events", timeline=world.timeline)
 
 
 def _rows(world: World) -> list[Row]:

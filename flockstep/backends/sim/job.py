@@ -31,6 +31,7 @@ class Job:
     start_skew: str | float | None
     record_every: int | None
     timeout: str | float
+    timeline: bool = False
 
     def __post_init__(self) -> None:
         check.whole("simulate", "nodes", self.nodes)

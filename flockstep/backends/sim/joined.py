@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 class SimJoinedNode(JoinedNode, SimNode):
     """A virtual node in the user's loop: a step takes the virtual time of a gradient."""
 
+    virtual = True
+
     def __init__(self, world: World, rank: int, clock: Clock) -> None:
         SimNode.__init__(self, world, rank, clock)
         self.rows = []
@@ -55,14 +57,14 @@ class SimPlace:
         self.last: JoinedNode | None = None
 
     def seat(
-        self, model: nn.Module, optimizer: torch.optim.Optimizer, flat: FlatModel, *, one_sided: bool
+        self, model: nn.Module, optimizer: torch.optim.Optimizer, flat: FlatModel, *, one_sided: bool, strategy: str
     ) -> JoinedNode:
         """The node, with this model."""
         node = self._node
         node.model, node.optimizer, node.flat, node.params = model, optimizer, flat, flat.vector
         node.driver = Driver(flat, switch_to_kernel)
         node.channels.start_anew()
-        node.one_sided = one_sided
+        node.one_sided, node.onlookers = one_sided, ()
         self.last = node
         return node
 

@@ -24,8 +24,8 @@ class Owner(Protocol):
     pauses: Spans
     """When none of its tasks can go on."""
 
-    def spent(self, kind: str, seconds: float) -> None:
-        """The node's main task spent this time computing, waiting or talking."""
+    def spent(self, kind: str, begin: float, end: float) -> None:
+        """The node's main task was computing, waiting or talking from one moment to another."""
 
 
 class Suspend:
@@ -45,6 +45,7 @@ class Task:
 
     __slots__ = (
         "_since",
+        "awaited_as",
         "coroutine",
         "doing",
         "done",
@@ -69,13 +70,15 @@ class Task:
         self.where: Callable[[], str] = lambda: "start"
         """What the task waits for, in words; asked only when somebody must be told."""
         self.doing: str | None = None
+        self.awaited_as = "waiting"
+        """What the time of a task that awaits this one counts as."""
         self._since = 0.0
 
     def mark(self, doing: str | None) -> None:
         """From now on the task's time counts as computing, waiting or talking. Background tasks are not counted."""
         now = self.kernel.now
         if self.main and self.doing is not None and now > self._since:
-            self.owner.spent(self.doing, now - self._since)
+            self.owner.spent(self.doing, self._since, now)
         self.doing = doing
         self._since = now
 
@@ -87,7 +90,7 @@ class Task:
         return self.result
 
     def _join(self, waiter: Task) -> None:
-        waiter.mark("waiting")
+        waiter.mark(self.awaited_as)
         waiter.where = lambda: f"a spawned task that waits in {self.where()}"
         self.waiters.append(waiter)
 

@@ -170,7 +170,7 @@ class Mail:
             self._taken[pair] = self._sent[pair] - len(self._inbox[pair])
 
     def _move(self, sender: SimNode, receiver: SimNode, message: Message, done: Callable[[], None]) -> Flow | None:
-        sender.tally.bytes_sent += message.nbytes
+        sender.sent(receiver.rank, message.nbytes)
 
         def arrived() -> None:
             # What is under way when its sender or its receiver dies never arrives.

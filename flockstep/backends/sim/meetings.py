@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -103,7 +103,9 @@ class Meetings:
             error.time = self._kernel.now
             raise
         nbytes = ring_bytes(total.nbytes, self._size)
-        self._account(meeting, [nbytes] * self._size, [nbytes] * self._size)
+        for rank, node in self._present(meeting):
+            node.sent((rank + 1) % self._size, nbytes)
+            node.tally.bytes_received += nbytes
 
         def done() -> None:
             # What a node brought is a copy of its own: filling it costs less than a new one for each.
@@ -117,18 +119,22 @@ class Meetings:
         table: list[Sequence[Message]] = [meeting.brought[rank] for rank in range(self._size)]
         sent = [sum(m.nbytes for to, m in enumerate(row) if to != rank) for rank, row in enumerate(table)]
         received = [sum(row[rank].nbytes for by, row in enumerate(table) if by != rank) for rank in range(self._size)]
-        self._account(meeting, sent, received)
+        for rank, node in self._present(meeting):
+            node.tally.bytes_sent += sent[rank]
+            node.tally.bytes_received += received[rank]
+            if node.timeline is not None:
+                for to, message in enumerate(table[rank]):
+                    if to != rank:
+                        node.timeline.send(rank, to, message.nbytes)
 
         def done() -> None:
             self._deliver(meeting, [[row[rank] for row in table] for rank in range(self._size)])
 
         meeting.flow = self._wires.all_to_all(max(*sent, *received), done)
 
-    def _account(self, meeting: _Meeting, sent: list[int], received: list[int]) -> None:
+    def _present(self, meeting: _Meeting) -> Iterator[tuple[int, SimNode]]:
         for rank, task in meeting.tasks.items():
-            report = task.owner.tally  # type: ignore[attr-defined]
-            report.bytes_sent += sent[rank]
-            report.bytes_received += received[rank]
+            yield rank, task.owner  # type: ignore[misc]
 
     def _deliver(self, meeting: _Meeting, results: Sequence[Any]) -> None:
         del self._open[meeting.channel, meeting.round]

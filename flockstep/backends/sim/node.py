@@ -32,6 +32,7 @@ class SimNode(Node):
         self.rank, self.size, self.step_count, self.alive = rank, world.size, 0, True
         self.rng = stream(world.seed, rank, "codec")
         self.tally: NodeReport = NodeReport(rank)
+        self.timeline = world.timeline
         self.kept, self.kept_before = {}, {}
         self.slowdowns: list[Slowdown] = []
         self.pauses: Spans = ()
@@ -84,9 +85,17 @@ class SimNode(Node):
     def count(self, name: str, amount: int | Tensor = 1) -> None:
         self.tally.count(name, amount)
 
-    def spent(self, kind: str, seconds: float) -> None:
+    def spent(self, kind: str, begin: float, end: float) -> None:
         """Book virtual seconds as computing, waiting or talking."""
-        setattr(self.tally, kind, getattr(self.tally, kind) + seconds)
+        setattr(self.tally, kind, getattr(self.tally, kind) + (end - begin))
+        if self.timeline is not None:
+            self.timeline.spend(self.rank, kind, begin, end)
+
+    def sent(self, peer: int, nbytes: int) -> None:
+        """Book bytes that leave for another node."""
+        self.tally.bytes_sent += nbytes
+        if self.timeline is not None and nbytes:
+            self.timeline.send(self.rank, peer, nbytes)
 
     def _checked(self, peer: int) -> int:
         return check.peer(peer, self.rank, self.size)

@@ -41,6 +41,7 @@ def simulate(
     seed: int = 0,
     on_row: Callable[[Row], None] | None = None,
     engine: str = "auto",
+    timeline: bool = False,
 ) -> Trace:
     """Run a strategy on a workload, or your own function that joins, on virtual nodes. One seed, one outcome.
 
@@ -55,7 +56,8 @@ def simulate(
 
     Two engines give the same numbers, up to rounding: "events" runs every node as a program of its own; "stacked" runs
     all of them as one matrix, many times faster, where strategy, workload and optimizer work row by row and nothing but
-    whole rounds costs time. "auto" takes the second where it can; ``trace.engine`` says which it was.
+    whole rounds costs time. "auto" takes the second where it can; ``trace.engine`` says which it was. With ``timeline``
+    the trace holds one, of what every node did when and of who sent how much to whom; only "events" can tell.
     """
     job = Job(
         program=program,
@@ -69,6 +71,7 @@ def simulate(
         start_skew=start_skew,
         record_every=record_every,
         timeout=timeout,
+        timeline=timeline,
     )
     return _run(job, [seed], None if on_row is None else lambda run, row: on_row(row), engine)[0]
 
@@ -89,6 +92,7 @@ def simulate_seeds(
     timeout: str | float = 60.0,
     on_row: Callable[[int, Row], None] | None = None,
     engine: str = "auto",
+    timeline: bool = False,
 ) -> list[Trace]:
     """``simulate`` once for every seed, all at once where the stacked engine can: one trace per seed, in their order.
 
@@ -107,6 +111,7 @@ def simulate_seeds(
         start_skew=start_skew,
         record_every=record_every,
         timeout=timeout,
+        timeline=timeline,
     )
     chosen = list(seeds)
     if not chosen:

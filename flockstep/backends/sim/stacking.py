@@ -34,6 +34,8 @@ def stacked_run(job: Job, seeds: Sequence[int], on_row: OnRow) -> list[Trace]:
         raise NotRowWise("a function of your own runs once per node")
     if isinstance(job.steps, Budget):
         raise NotRowWise("a budget is shared by nodes as they go")
+    if job.timeline:
+        raise NotRowWise("a timeline is told by nodes that run one by one")
     if job.faults:
         raise NotRowWise("what goes wrong goes wrong on one node")
     if part := not_row_wise(job.program):

@@ -13,13 +13,18 @@ from flockstep.backends.sim.recorder import Recorder
 from flockstep.backends.sim.wires import Wires
 from flockstep.budget import Budget
 from flockstep.node import stream
+from flockstep.timeline import Timeline
 
 
 class World:
     """Kernel, nodes, wires, and the record of what happened."""
 
-    def __init__(self, *, size: int, steps: int | Budget, every: int, seed: int) -> None:
+    def __init__(
+        self, *, size: int, steps: int | Budget, every: int, seed: int, timeline: Timeline | None = None
+    ) -> None:
         self.size, self.steps, self.every, self.seed = size, steps, every, seed
+        self.timeline = timeline
+        """Told who does what when, where somebody wants to know."""
         self.kernel = Kernel(stream(seed, 0, "ties"))
         self.nodes: list[SimNode] = []
         self.results: dict[int, Any] = {}

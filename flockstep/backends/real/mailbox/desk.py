@@ -18,6 +18,7 @@ from flockstep.backends.real.mailbox.members import Members
 from flockstep.backends.real.mailbox.memory import Buffers, Staging
 from flockstep.backends.real.mailbox.transfer import Deadline, Reader, send
 from flockstep.backends.real.mailbox.wire import VERSION, Frame, Kind, Refused
+from flockstep.backends.real.metrics import CONTENT_TYPE
 from flockstep.message import Message
 
 _DRAIN_BYTES, _DRAIN_SECONDS = 2**20, 1.0
@@ -48,6 +49,8 @@ class Desk:
         self._buffers, self._staging, self._secured = buffers, staging, secured
         self.doubt: Callable[[int], None] = lambda rank: None
         """Told of a node whose connection ended: it may have died."""
+        self.metrics: Callable[[], str] | None = None
+        """What is shown at ``/metrics``, where there is a node to tell."""
 
     def attend(self, connection: socket.socket) -> None:
         """Answer request after request until the other side hangs up, or says something that makes no sense."""
@@ -61,7 +64,10 @@ class Desk:
                     head = exchange.read(Deadline(self._limits.silence))
                     last = exchange.last
                     if head.target == b"GET /about" and not head.length:
-                        self._tell_about(exchange)
+                        self._tell(exchange, self._about(), b"application/json")
+                        continue
+                    if head.target == b"GET /metrics" and not head.length and self.metrics is not None:
+                        self._tell(exchange, self.metrics(), CONTENT_TYPE)
                         continue
                     speaker = self._serve(exchange, head, identity)
                 except Failed as failed:
@@ -116,7 +122,7 @@ class Desk:
         head = exchange.response(200, frame.body_bytes, self._members.gossip())
         send(exchange.connection, head, frame.pack(reply), self._staging.view(reply.data), deadline)
 
-    def _tell_about(self, exchange: Exchange) -> None:
+    def _about(self) -> str:
         me = self._members.me
         about = {
             "protocol": VERSION,
@@ -129,9 +135,12 @@ class Desk:
             "size": self._members.size,
             "peers": self._members.everyone(),
         }
-        body = json.dumps(about).encode()
+        return json.dumps(about)
+
+    def _tell(self, exchange: Exchange, text: str, kind: bytes) -> None:
+        body = text.encode()
         exchange.connection.settimeout(self._limits.timeout)
-        exchange.connection.sendall(exchange.response(200, len(body), "") + body)
+        exchange.connection.sendall(exchange.response(200, len(body), "", kind=kind) + body)
 
     def _say(self, exchange: Exchange, refused: Refused, *, close: bool) -> None:
         body = refused.reason.encode(errors="replace")[:2000]

@@ -51,9 +51,11 @@ class Exchange:
         headers = [(b"host", b"flockstep"), (b"content-length", b"%d" % length), (PEERS_HEADER, peers.encode())]
         return self._h11.send(h11.Request(method=method, target=target, headers=headers)) or b""
 
-    def response(self, status: int, length: int, peers: str, *, close: bool = False) -> bytes:
-        """The head of a response."""
+    def response(self, status: int, length: int, peers: str, *, close: bool = False, kind: bytes = b"") -> bytes:
+        """The head of a response; ``kind`` is the type of its content, for those who are not nodes."""
         headers = [(b"content-length", b"%d" % length), (PEERS_HEADER, peers.encode())]
+        if kind:
+            headers.append((b"content-type", kind))
         if close:
             headers.append((b"connection", b"close"))
         return self._h11.send(h11.Response(status_code=status, headers=headers)) or b""

@@ -19,12 +19,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
-from benchmarks.slowlink import names
-from benchmarks.slowlink.commands import check_tools, run
 from flockstep import units
+from flockstep.compare.lab import names
+from flockstep.compare.lab.commands import check_tools, run
 
 INTERFACE = "eth0"
-ROOT = Path(__file__).parents[2]
 _FILES = Path("/etc/netns")
 _NAMESPACES = Path("/run/netns")
 # The bucket must hold what arrives between two ticks of a 250 Hz kernel; the queue is that of a home router.
@@ -46,12 +45,13 @@ class LabNode:
         environment: Mapping[str, str] | None = None,
         stdout: IO[Any] | int | None = None,
         stderr: IO[Any] | int | None = None,
+        cwd: Path | None = None,
     ) -> subprocess.Popen[bytes]:
         """Start a process here. It ends with the laboratory at the latest, and with this process, however that ends."""
         process = subprocess.Popen(
             ["ip", "netns", "exec", self.namespace, "setpriv", "--pdeathsig", "KILL", "--", *command],
             env={**os.environ, **(environment or {})},
-            cwd=ROOT,
+            cwd=cwd,
             stdin=subprocess.DEVNULL,
             stdout=stdout,
             stderr=stderr,

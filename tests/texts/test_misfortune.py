@@ -1,7 +1,7 @@
 import pytest
 
 import flockstep as fs
-from flockstep.cli import misfortune
+from flockstep.texts import misfortune
 
 
 def test_stragglers():

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import flockstep as fs
-from flockstep.cli import parse
+from flockstep.texts import parse
 from flockstep.workloads.convex import Quadratics, Quartics
 from flockstep.workloads.language import CharLSTM
 

@@ -1,0 +1,41 @@
+"""What is compared where nobody says: six strategies on the embedded text, chosen as docs/compare.md tells."""
+
+from __future__ import annotations
+
+from flockstep.texts.optimizers import OptimizerName
+
+WORKLOAD = "shakespeare(batch=8)"
+STEPS = 120
+SEEDS = 3
+NODES = 16
+
+_ON_THE_TEXT = 0.04
+"""AdamW's learning rate there: of 0.005, 0.01, 0.02, 0.04 and 0.08, the best for the baseline."""
+_ELSEWHERE = {OptimizerName.adamw: 0.01, OptimizerName.sgd: 0.1, OptimizerName.momentum: 0.1}
+
+
+def optimizer(workload: str) -> OptimizerName:
+    """What nodes step with unless told otherwise."""
+    return OptimizerName.adamw if _is_the_text(workload) else OptimizerName.sgd
+
+
+def learning_rate(workload: str, chosen: OptimizerName) -> float:
+    """That of an optimizer, unless told otherwise."""
+    return _ON_THE_TEXT if _is_the_text(workload) and chosen is OptimizerName.adamw else _ELSEWHERE[chosen]
+
+
+def _is_the_text(workload: str) -> bool:
+    return workload.strip().startswith("shakespeare")
+
+
+def strategies(nodes: int, gamma: float) -> list[str]:
+    """The baseline and five others, for so many nodes; ``gamma`` caps the steps of the one that clips."""
+    return [
+        "DataParallel",
+        f"CELGC(period=8, gamma={gamma:g})",
+        "Swarm(local_steps=4, codec=Modular(bits=8))",
+        # What nodes push is added up at the server: so much of each makes it a mean of all.
+        f"DPSGD(local_steps=8, server_lr={1 / nodes:.4g})",
+        "HPSGD(local_steps=4, outer_lr=0.5)",
+        "DiLoCo(period=8, outer_momentum=0.5)",
+    ]

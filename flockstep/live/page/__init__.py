@@ -1,0 +1,1 @@
+"""The live page's own files; what it shares with others is in ``flockstep.pages``."""

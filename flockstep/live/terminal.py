@@ -1,0 +1,62 @@
+"""The state of a run as a table, where no browser is at hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from flockstep.live.state import AWAITED, DONE, FAILED, GONE, HERE, SILENT
+from flockstep.timeline import KINDS
+
+_STYLES = {HERE: "green", GONE: "bold red", FAILED: "bold red", SILENT: "yellow", AWAITED: "yellow", DONE: "blue"}
+_UNITS = ("B", "kB", "MB", "GB", "TB")
+_EVENTS = 5
+
+
+def view(state: dict[str, Any], folder: str) -> RenderableType:
+    """Nodes, what is to be said of some, and the last of those that came and went."""
+    if not state["nodes"]:
+        return Text(f"Waiting for a run: no node has written to {folder} yet.")
+    how = "ended after" if state["ended"] else "running for"
+    title = Text(f"{state['strategy']}, {how} {state['seconds']:.0f} s")
+    # Narrow enough for 80 columns.
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    for name in ("node", "state", "steps", "steps/s", "loss", "compute/wait/talk", "sent", "last to"):
+        table.add_column(name, justify="left" if name == "state" else "right", no_wrap=True)
+    for node in state["nodes"]:
+        table.add_row(*_cells(node))
+    notes = [f"Node {node['rank']} {node['state']}: {node['why']}." for node in state["nodes"] if _is_news(node)]
+    last = [f"{event['at']:8.1f} s  node {event['rank']} {event['what']}" for event in state["events"][:_EVENTS]]
+    return Group(table, *(Text(note) for note in notes), Text("\n".join(last)))
+
+
+def _is_news(node: dict[str, Any]) -> bool:
+    return bool(node["why"]) and node["state"] not in (DONE, AWAITED)
+
+
+def _cells(node: dict[str, Any]) -> list[RenderableType]:
+    told = Text(node["state"].upper() if node["state"] in (GONE, FAILED) else node["state"], _STYLES[node["state"]])
+    name = str(node["rank"]) + (f" (life {node['incarnation'] + 1})" if node["incarnation"] else "")
+    if node["state"] == AWAITED:
+        return [name, told]
+    return [
+        name,
+        told,
+        str(node["steps"]),
+        f"{node['rate']:.3g}",
+        "" if node["loss"] is None else f"{node['loss']:.3g}",
+        "/".join(f"{100 * node['share'][kind]:.0f}" for kind in KINDS) + " %",
+        _bytes(node["sent"]),
+        "" if node["last_to"] is None else str(node["last_to"]),
+    ]
+
+
+def _bytes(count: float) -> str:
+    place = 0
+    while count >= 1000 and place < len(_UNITS) - 1:
+        count, place = count / 1000, place + 1
+    return f"{count:.3g} {_UNITS[place]}" if place else f"{count:.0f} B"

@@ -1,0 +1,1 @@
+"""What users write as text, on the command line and in files: strategies, workloads, optimizers and misfortune."""

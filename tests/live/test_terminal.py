@@ -1,0 +1,36 @@
+"""The table where no browser is at hand."""
+
+import io
+
+from rich.console import Console
+from written import beat, reader, who, write
+
+from flockstep.live.state import state
+from flockstep.live.terminal import view
+
+
+def shown(folder, dead=(), width=80):
+    console = Console(file=io.StringIO(), width=width)
+    there = reader(folder, dead)
+    console.print(view(state(there.look(), there.clock()), str(folder)))
+    return console.file.getvalue()
+
+
+def test_no_run_yet(tmp_path):
+    assert "Waiting for a run" in shown(tmp_path, width=200)
+
+
+def test_each_node_has_a_line_and_one_that_is_gone_says_so_in_words(tmp_path):
+    told = {"t": 9.9, "spans": [[0, 0.0, 6.0], [2, 6.0, 8.0]], "sent": [[1, 2_500_000]], "to": 1, "steps": 1234}
+    write(tmp_path, 0, who(0, 4), told)
+    write(tmp_path, 1, who(1, 4), beat(9.9))
+    write(tmp_path, 2, who(2, 4), beat(4.0))
+    words = shown(tmp_path, dead={2})
+    assert "Swarm(local_steps=4), running for 10 s" in words
+    lines = {line.split()[0]: line.split() for line in words.splitlines() if line[:5].strip().isdigit()}
+    assert lines["0"][1:] == ["here", "1234", "0", "75/0/25", "%", "2.5", "MB", "1"]
+    assert lines["2"][1] == "GONE"
+    assert lines["3"] == ["3", "awaited"]
+    assert "Node 2 gone: its process 102 is dead" in words
+    assert "4.0 s  node 2 gone" in words
+    assert "…" not in words
