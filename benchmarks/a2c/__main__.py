@@ -48,8 +48,8 @@ def main() -> None:
     options = arguments(NAME, __doc__ or "").parse_args()
     torch.set_num_threads(1)
     quick = options.quick
-    turns, seeds = (3, {CARTPOLE: 2, ACROBOT: 1}) if quick else (9, {CARTPOLE: 5, ACROBOT: 3})
-    limits = LIMITS | ({SB3: 4.0} if quick else {})
+    turns, seeds = (2, {CARTPOLE: 1, ACROBOT: 1}) if quick else (9, {CARTPOLE: 5, ACROBOT: 3})
+    limits = LIMITS | ({SB3: 2.0} if quick else {})
     compiling = ours.compile_all()
     progress = Progress(turns + 3 * sum(seeds.values()))
     told = _speeds(turns, progress)

@@ -179,14 +179,16 @@ def _judge(bench: Bench, here: dict[str, Any], met: dict[str, bool]) -> None:
 
 def _note(rows: list[Row], missing: list[str]) -> str:
     lines = [f"left out, not installed: {', '.join(missing)}"] if missing else []
-    ends = {
-        (row["topics"], row["seed"]): row["perplexity"] for row in rows if row["system"] == "flockstep map, 2 thread(s)"
+    ends: dict[tuple[str, int, Any], Any] = {
+        (row["system"], row["topics"], row.get("seed")): row.get("perplexity") for row in rows
     }
-    for row in rows:
-        mine = ends.get((row["topics"], row.get("seed")))
-        if row["system"] in peers.PEERS and mine is not None and row["perplexity"] < mine:
-            lines.append(f"better than ours at the end: {row['system']}, {row['topics']} topics, seed {row['seed']}")
-    return "\n".join(lines or ["no peer is better than ours at the end"])
+    for (system, topics, seed), perplexity in ends.items():
+        if system not in BESIDE:
+            continue
+        objective, threads = BESIDE[system]
+        if perplexity < ends[f"flockstep {objective}, {threads} thread(s)", topics, seed]:
+            lines.append(f"better at the end than what it is compared with: {system}, {topics} topics, seed {seed}")
+    return "\n".join(lines or ["no peer is better at the end than what it is compared with"])
 
 
 if __name__ == "__main__":

@@ -52,7 +52,7 @@ def main() -> None:
     """Measure, and say what was met."""
     options = arguments(NAME, __doc__ or "").parse_args()
     torch.set_num_threads(1)
-    turns = 4 if options.quick else 61
+    turns = 2 if options.quick else 61
     problems = cases()
     progress, told = Progress((len(problems) + 1) * turns), []
     for case, (workload, steps) in problems.items():

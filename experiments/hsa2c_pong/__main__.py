@@ -35,8 +35,8 @@ def options() -> argparse.Namespace:
     parser = report.arguments(NAME, __doc__ or "")
     parser.add_argument("--minutes", type=float, default=20.0, help="of training (default: 20)")
     parser.add_argument("--processes", type=int, default=2, help="one for each core (default: 2)")
-    parser.add_argument("--envs", type=int, default=4, help="games of each process (default: 4)")
-    parser.add_argument("--n-steps", type=int, default=20, help="steps of a roll-out (default: 20)")
+    parser.add_argument("--envs", type=int, default=8, help="games of each process (default: 8)")
+    parser.add_argument("--n-steps", type=int, default=5, help="steps of a roll-out (default: 5)")
     parser.add_argument("--rate", type=float, default=7e-4, help="learning rate at the start (default: 7e-4)")
     parser.add_argument("--entropy", type=float, default=0.01, help="weight of the entropy (default: 0.01)")
     parser.add_argument("--policy", default="A3CPolicy", choices=("A3CPolicy", "CnnPolicy"), help="the network")
@@ -95,7 +95,7 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         # Also in the background of a script, and when a time limit strikes.
         signal.signal(number, signal.default_int_handler)
-    minutes = 0.3 if asked.quick else asked.minutes
+    minutes = 0.15 if asked.quick else asked.minutes
     folder: Path | None = asked.out or (None if asked.quick else HERE)
     name = f"{NAME}_{asked.processes}"
     kept = None if folder is None else folder / "flockstep-out" / f"pong_{asked.processes}.safetensors"

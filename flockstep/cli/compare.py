@@ -15,7 +15,7 @@ from typer import Argument, Option
 from flockstep import check, pages
 from flockstep.cli import compare_table, consoles, options
 from flockstep.cli.compare_progress import Bars
-from flockstep.compare import builtin, engine, settings
+from flockstep.compare import builtin, engine, folder, settings
 from flockstep.compare.folder import Results
 from flockstep.compare.plan import Comparison
 from flockstep.texts.optimizers import OptimizerName
@@ -28,7 +28,7 @@ table and a report: one HTML file that needs no network, with a picture and
 CSV files beside it. Stopped halfway, the same command goes on from there.
 
 \b
-[bold]Six strategies on 16 virtual nodes[/bold], one of them slow (three minutes):
+[bold]Six strategies on 16 virtual nodes[/bold], one of them slow (two minutes):
   flockstep compare --straggler 3:4x
 
 \b
@@ -109,8 +109,9 @@ def compare(
         comparison = _read(ctx)
         _check_report()
         side_by_side = check.whole("compare", "workers", _cores() if workers is None else workers)
-        results = _run(comparison, out, fresh=fresh, workers=side_by_side)
-        page = _tell(results, comparison, out)
+        with folder.alone(out):
+            results = _run(comparison, out, fresh=fresh, workers=side_by_side)
+            page = _tell(results, comparison, out)
         if open:
             webbrowser.open(page.resolve().as_uri())
     if any(outcome.failure for line in results.runs for outcome in line):

@@ -6,7 +6,10 @@ that last line was interrupted, and is run anew.
 
 from __future__ import annotations
 
+import fcntl
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from types import TracebackType
@@ -91,6 +94,20 @@ class Results:
             [finished(Path(out), plan, index, seed) for seed in plan.seeds] for index in range(len(plan.strategies))
         ]
         return cls(plan, [[run for run in line if run is not None] for line in found])
+
+
+@contextmanager
+def alone(out: Path) -> Iterator[None]:
+    """Nobody else compares in this folder meanwhile; ValueError where somebody does. A lock that dies with its holder."""
+    out.mkdir(parents=True, exist_ok=True)
+    with (out / "lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as taken:
+            raise ValueError(
+                f"another comparison is at work in {out}\n  wait until it has ended, or give another --out"
+            ) from taken
+        yield
 
 
 def run_file(out: Path, index: int, seed: int) -> Path:

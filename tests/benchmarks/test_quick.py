@@ -1,7 +1,7 @@
 """Every benchmark and experiment: its help reads, and its quick form runs to the end and says what it met.
 
 A new one is found by itself: a file of ``benchmarks/`` or ``experiments/``, or a folder's ``__main__.py``, that has a
-``main``.
+``main``; any other file of a folder, if its ``main`` takes the arguments that all of them have.
 """
 
 import importlib
@@ -19,9 +19,16 @@ LONGEST = 600
 
 def commands():
     """The names one gives to ``python -m``, by the module that holds their ``main``."""
-    places = [f"{folder}/{file}" for folder in ("benchmarks", "experiments") for file in ("*.py", "*/__main__.py")]
-    files = [file for place in places for file in ROOT.glob(place)]
-    modules = [".".join(f.relative_to(ROOT).with_suffix("").parts) for f in files if "\ndef main(" in f.read_text()]
+    texts = {
+        file: file.read_text() for folder in ("benchmarks", "experiments") for file in (ROOT / folder).rglob("*.py")
+    }
+    files = [
+        file
+        for file, text in texts.items()
+        if "\ndef main(" in text
+        and (len(file.relative_to(ROOT).parts) == 2 or file.name == "__main__.py" or " arguments(NAME" in text)
+    ]
+    modules = [".".join(file.relative_to(ROOT).with_suffix("").parts) for file in files]
     return {module.removesuffix(".__main__"): module for module in sorted(modules)}
 
 

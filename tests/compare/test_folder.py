@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import flockstep as fs
-from flockstep.compare.folder import Record, Results, RunWriter, run_file
+from flockstep.compare.folder import Record, Results, RunWriter, alone, run_file
 from flockstep.compare.plan import check_continues
 from flockstep.timeline import Timeline
 from flockstep.trace import NodeReport, Row
@@ -118,3 +118,10 @@ def test_what_only_adds_or_looks_differently_goes_on(change):
 def test_what_is_another_comparison_is_refused(change, told):
     with pytest.raises(ValueError, match=f"out holds another comparison, with .*{told}"):
         check_continues(replace(PLAN, **change), PLAN, Path("out"))
+
+
+def test_nobody_else_is_let_in(tmp_path):
+    with alone(tmp_path), pytest.raises(ValueError, match="another comparison is at work"), alone(tmp_path):
+        pass
+    with alone(tmp_path):
+        pass
