@@ -35,7 +35,7 @@ def main() -> None:
     """Run all, tell all."""
     parser = arguments(NAME, __doc__ or "")
     # Found best on the validation part, among those whose messages fit the link.
-    for name, best in (("batch", 512), ("local-steps", 6), ("ahead", 6), ("bits", 8), ("passes", 10), ("repeats", 3)):
+    for name, best in (("batch", 512), ("local-steps", 8), ("ahead", 8), ("bits", 8), ("passes", 10), ("repeats", 3)):
         parser.add_argument(f"--{name}", type=int, default=best)
     parser.add_argument("--cores", type=int, default=1, help="of each process (default: %(default)s)")
     options = parser.parse_args()

@@ -98,7 +98,7 @@ class Results:
 
 @contextmanager
 def alone(out: Path) -> Iterator[None]:
-    """Nobody else compares in this folder meanwhile; ValueError where somebody does. A lock that dies with its holder."""
+    """Nobody else compares in this folder meanwhile, or ValueError; the lock dies with its holder."""
     out.mkdir(parents=True, exist_ok=True)
     with (out / "lock").open("w") as file:
         try:
