@@ -8,14 +8,14 @@ from types import TracebackType
 from typing import Self
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, Task, TextColumn
+from rich.progress import Task
 from rich.table import Column
 from rich.text import Text
 
-from flockstep.cli.progress import TimeLeft, time_left
+from flockstep.cli import consoles
+from flockstep.cli.progress import TimeLeft, bars, time_left
 from flockstep.compare.engine import Run
 
-_WIDTH_OF_THE_REST = 72
 _ALL = "all together"
 # An estimate from less than this part of one run is a guess.
 _ENOUGH = 0.05
@@ -29,20 +29,12 @@ class Bars:
 
     def __init__(self, console: Console, labels: Sequence[str], *, seeds: int, steps: int, todo: Sequence[Run]) -> None:
         self._console, self._labels, self._seeds, self._steps = console, labels, seeds, steps
-        self._live = console.is_terminal and not console.is_dumb_terminal
+        self._live = consoles.is_live(console)
         self._todo, self._over, self._share = len(todo), 0, dict.fromkeys(todo, 0.0)
         self._losses: dict[Run, float] = {}
         self._begun: float | None = None
         self.warnings: list[str] = []
-        self._bars = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(max(6, min(24, console.width - _WIDTH_OF_THE_REST)), table_column=Column(no_wrap=True)),
-            TextColumn("{task.fields[seeds]}", justify="right", table_column=Column(no_wrap=True)),
-            TextColumn("{task.fields[loss]}", justify="right", table_column=Column(no_wrap=True)),
-            _TimeLeftOfAll(table_column=Column(no_wrap=True)),
-            console=console,
-            disable=not self._live,
-        )
+        self._bars = bars(console, ("seeds", "loss"), _TimeLeftOfAll(table_column=Column(no_wrap=True)))
         self._done = [seeds - sum(run.index == index for run in todo) for index in range(len(labels))]
         self._tasks = [
             self._bars.add_task(label, total=seeds, completed=done, seeds=self._told(done), loss="", due=None)

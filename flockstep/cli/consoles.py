@@ -34,6 +34,11 @@ def _console(*, stderr: bool) -> Console:
     return console
 
 
+def is_live(console: Console) -> bool:
+    """Whether what was shown can be redrawn."""
+    return console.is_terminal and not console.is_dumb_terminal
+
+
 def complain(sentence: str) -> None:
     """One red sentence."""
     # Not as markup: a message may hold brackets of its own. Wrapped by the terminal, so that it can be searched for.

@@ -162,7 +162,7 @@ class _Sheet:
 
     def _next(self, title: str, rows: Iterator[Finding]) -> Finding | None:
         console: Console = consoles.messages()
-        if not console.is_terminal or console.is_dumb_terminal:
+        if not consoles.is_live(console):
             return next(rows, None)
         with console.status(Text(_plain(f"{title} ..."))):
             return next(rows, None)

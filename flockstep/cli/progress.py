@@ -14,6 +14,7 @@ from rich.table import Column
 from rich.text import Text
 
 from flockstep import units
+from flockstep.cli import consoles
 from flockstep.trace import Row
 
 # Parts of a run after each of which a line is due where nothing can be redrawn.
@@ -37,26 +38,24 @@ class Plan:
         return self.steps * self.gradients_per_step
 
 
+def bars(console: Console, fields: Sequence[str], time_left: ProgressColumn) -> Progress:
+    """Lines of a name, a bar, some of a task's fields, and a time; drawn where lines can be redrawn."""
+    # Names may fold where there is little room, figures may not.
+    texts = [
+        TextColumn(f"{{task.fields[{name}]}}", justify="right", table_column=Column(no_wrap=True)) for name in fields
+    ]
+    bar = BarColumn(max(6, min(24, console.width - _WIDTH_OF_THE_REST)), table_column=Column(no_wrap=True))
+    name = TextColumn("{task.description}", markup=False)
+    return Progress(name, bar, *texts, time_left, console=console, disable=not consoles.is_live(console))
+
+
 class Watch:
     """Shows for every run its steps, its loss and the time left, and the time left in all."""
 
     def __init__(self, console: Console, plans: Sequence[Plan]) -> None:
         self._console, self._plans = console, plans
-        self._live = console.is_terminal and not console.is_dumb_terminal
-        # Names may fold where there is little room, figures may not.
-        texts = [
-            TextColumn(f"{{task.fields[{name}]}}", justify="right", table_column=Column(no_wrap=True))
-            for name in ("steps", "loss")
-        ]
-        bar = BarColumn(max(6, min(24, console.width - _WIDTH_OF_THE_REST)), table_column=Column(no_wrap=True))
-        self._bars = Progress(
-            TextColumn("{task.description}", markup=False),
-            bar,
-            *texts,
-            TimeLeft(table_column=Column(no_wrap=True)),
-            console=console,
-            disable=not self._live,
-        )
+        self._live = consoles.is_live(console)
+        self._bars = bars(console, ("steps", "loss"), TimeLeft(table_column=Column(no_wrap=True)))
         self._tasks = [
             self._bars.add_task(plan.label, total=plan.work, start=False, steps="", loss="", due=None) for plan in plans
         ]

@@ -87,7 +87,7 @@ def _serve(folder: Path, port: int, open_page: bool) -> None:
 def _follow(look: Callable[[], dict[str, Any]], folder: Path, *, until_the_end: bool) -> None:
     """The table, drawn anew until the run has ended or somebody leaves; where nothing can be redrawn, only its end."""
     console = consoles.results()
-    live = Live(console=console, auto_refresh=False) if console.is_terminal and not console.is_dumb_terminal else None
+    live = Live(console=console, auto_refresh=False) if consoles.is_live(console) else None
     with live or nullcontext():
         while True:
             # Where there is no table to draw and no end to wait for, the page alone reads.

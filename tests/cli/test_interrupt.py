@@ -4,10 +4,10 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from sessions import gone, session
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for processes in /proc")
 
@@ -34,19 +34,6 @@ def started(tmp_path):
         process.communicate()
 
 
-def session(number):
-    """The living processes of a session."""
-    found = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            fields = (entry / "stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if int(fields[3]) == number and fields[0] != "Z":
-            found.append(int(entry.name))
-    return found
-
-
 def read_until(process, words):
     """What it wrote up to the first line with these words."""
     lines = []
@@ -60,10 +47,7 @@ def read_until(process, words):
 def interrupt(process):
     os.killpg(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=60)
-    deadline = time.monotonic() + 20
-    while session(process.pid) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert session(process.pid) == []
+    assert gone(process)
     assert process.returncode == 130
     assert out == ""
     return err

@@ -5,10 +5,10 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from sessions import gone, session
 
 pytestmark = [
     pytest.mark.slow,
@@ -25,27 +25,6 @@ def start(out):
     command = [FLOCKSTEP, *COMMAND, *SIZE, "--straggler", "1:4x", "--out", str(out)]
     # A session of its own: its number marks every process that descends from this one.
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
-
-
-def session(number):
-    """The living processes of a session."""
-    found = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            fields = (entry / "stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if int(fields[3]) == number and fields[0] != "Z":
-            found.append(int(entry.name))
-    return found
-
-
-def gone(process):
-    """Whether all processes of a session end by themselves."""
-    deadline = time.monotonic() + 30
-    while session(process.pid) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return session(process.pid) == []
 
 
 @pytest.fixture(scope="module")
