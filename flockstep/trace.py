@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -117,8 +118,15 @@ class Trace:
         return sum(node.busy for node in self.nodes) / len(self.nodes)
 
     def time_to(self, loss: float) -> float | None:
-        """Seconds until the loss was first at or below a target; None if it never was."""
-        return next((row.seconds for row in self.rows if row.loss <= loss), None)
+        """Seconds until the loss was first at or below a target, by lines between rows; None if it never was."""
+        for number, row in enumerate(self.rows):
+            if row.loss <= loss:
+                before = self.rows[number - 1] if number else row
+                if not math.isfinite(before.loss) or before.loss <= row.loss or row.loss == loss:
+                    return row.seconds
+                passed = (before.loss - loss) / (before.loss - row.loss)
+                return before.seconds + passed * (row.seconds - before.seconds)
+        return None
 
     def to_frame(self) -> pd.DataFrame:
         """The rows as a pandas data frame."""

@@ -21,7 +21,7 @@ def test_a_cheaper_run():
         "its loss ended at 2.600, that of DataParallel at 2.500."
     )
     assert story.race(BASELINE, other) == (
-        "To a loss of 2.600 it took DataParallel 60 s and CELGC 10 s. "
+        "To a loss of 2.600 it took DataParallel 54 s and CELGC 10 s. "
         "DataParallel computed for 10% of its time and CELGC for 50%: the rest went into talking and waiting."
     )
 

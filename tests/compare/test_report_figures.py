@@ -11,7 +11,7 @@ from report_samples import comparison, record, rows
 from flockstep.compare.folder import Outcome, Results
 from flockstep.compare.report import cells
 from flockstep.compare.report.curves import AXES, curve
-from flockstep.compare.report.figures import shares, summaries, target_of, time_to
+from flockstep.compare.report.figures import shares, summaries, target_of
 from flockstep.compare.report.sheets import write_rows, write_table
 from flockstep.trace import NodeReport, Trace
 
@@ -21,6 +21,10 @@ SIZES = [(1, 1, 1), (2, 2, 2), (5, 3, 7)]
 def run(losses, seconds=None, *, seed=0, failure=None, nbytes=None, nodes=1):
     reports = [NodeReport(rank, seconds=1.0) for rank in range(nodes)]
     return Outcome(seed, Trace("", rows(losses, seconds, nbytes), reports, {}), failure)
+
+
+def time_to(rows, target):
+    return Trace("", rows, [], {}).time_to(target)
 
 
 def first_below(seconds, losses, target):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from flockstep.compare.folder import Outcome, Results
 from flockstep.timeline import KINDS
-from flockstep.trace import NodeReport, Row
+from flockstep.trace import NodeReport
 
 # A run that got less of the way than this, next to the best, does not set the target for all.
 _PROGRESS = 0.5
@@ -73,7 +73,7 @@ def _summary(results: Results, index: int, target: float | None) -> Summary:
         strategy=plan.strategies[index],
         optimizer=plan.optimizers[index],
         losses=[outcome.trace.loss for outcome in outcomes if outcome.trace.rows],
-        times=[] if target is None else [time_to(outcome.trace.rows, target) for outcome in outcomes],
+        times=[] if target is None else [outcome.trace.time_to(target) for outcome in outcomes],
         sent=statistics.fmean(outcome.trace.bytes_sent for outcome in outcomes) if outcomes else None,
         shares=shares(reports),
         failures=[(outcome.seed, outcome.failure) for outcome in outcomes if outcome.failure is not None],
@@ -84,18 +84,6 @@ def _with_speedup(line: Summary, first: float | None) -> Summary:
     if not first or not line.time:
         return line
     return Summary(**{**vars(line), "speedup": first / line.time})
-
-
-def time_to(rows: Sequence[Row], target: float) -> float | None:
-    """Seconds until the loss was first at or below a target, on straight lines between rows; None if it never was."""
-    for number, row in enumerate(rows):
-        if row.loss <= target:
-            before = rows[number - 1] if number else row
-            if not math.isfinite(before.loss) or before.loss <= row.loss:
-                return row.seconds
-            passed = (before.loss - target) / (before.loss - row.loss)
-            return before.seconds + passed * (row.seconds - before.seconds)
-    return None
 
 
 def shares(reports: Sequence[NodeReport]) -> dict[str, float]:
