@@ -21,8 +21,9 @@ from flockstep.message import Message
 from flockstep.node import Node, Pending
 
 _TOPIC = "flockstep budget"
-_ROUNDS = 64
-"""A node asks whenever all have spent about this part of what is left."""
+_ROUNDS = 16
+"""A node asks whenever all have spent about this part of what is left: a question takes a processor as long as a small
+step does."""
 
 
 @dataclass(frozen=True, kw_only=True)

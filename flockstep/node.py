@@ -30,6 +30,7 @@ from flockstep.errors import Mismatch, unlike
 from flockstep.message import Message
 from flockstep.vector import norm
 
+T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 Handler = Callable[[int, Message], Message]
@@ -133,6 +134,11 @@ class Node(ABC):
     @abstractmethod
     def spawn(self, coroutine: Coroutine[Any, Any, T_co]) -> Pending[T_co]:
         """Run a coroutine in the background. It runs up to its first wait before ``spawn`` returns."""
+
+    async def aside(self, call: Callable[[], T]) -> T:
+        """What ``call`` gives. In a coroutine that was spawned it keeps the node's own task from nothing meanwhile, so
+        it must not touch what that one changes; on virtual nodes it takes no time."""
+        return call()
 
     @abstractmethod
     def peers(self) -> tuple[int, ...]:

@@ -27,7 +27,7 @@ Keeps   the journal of what is not pushed yet; at the server, for every worker a
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from flockstep import check
 from flockstep.errors import LostPeer
@@ -102,6 +102,19 @@ class DPSVI:
         documents.settle()
 
 
+@dataclass
+class _Push:
+    """What a worker tells the server, again and again until there is a reply; coded once."""
+
+    letter: Letter
+    bits: int
+    message: Message | None = None
+
+
+_Reply = Letter | Literal["lost", "behind"]
+"""What the server says to a push, or that it is gone, or that it began anew and knows less than the worker."""
+
+
 class _Worker:
     """One node's dealings with the server."""
 
@@ -111,25 +124,26 @@ class _Worker:
         self._workers = node.size - (not settings.server_trains)
         self._known = 0
         """Batches the server had folded at its last reply."""
-        self._fresh = self._pushed = 0
-        """Own batches that are in no push yet, and in the push that has no reply."""
+        self._fresh = 0
+        """Own batches that are in no push yet."""
         self._number, self._greeted, self._last = HELLO, False, False
         self._unsent = self._alone = 0
-        self._push: tuple[Message, Update] | None = None
-        """The push that has no reply yet, and what is in it."""
+        self._push: _Push | None = None
+        """The one that has no reply yet."""
         self._offered: tuple[Update, int] | None = None
         """What only a table that was offered to the server holds, and how many batches that is."""
-        self._pending: Pending[Message | None] | None = None
+        self._pending: Pending[_Reply] | None = None
         documents.learn_number(0, workers=self._workers)
 
     async def greet(self) -> None:
         """Hear what the others did so far."""
-        reply = await self._reply(self._written(HELLO, nothing(self._documents.n_topics)), HELLO)
-        if reply is None:
+        hello = Letter(number=HELLO, done=self._known, last=self._last, update=nothing(self._documents.n_topics))
+        reply = await self._reply(_Push(hello, self._settings.bits))
+        if not isinstance(reply, Letter):
             self._miss_the_server()
             return
         self._greeted = True
-        self._take(self._read(reply))
+        self._take(reply)
 
     async def stepped(self) -> None:
         """A step was taken: push when it is time to, and take in what has come."""
@@ -158,42 +172,44 @@ class _Worker:
         if not self._greeted:
             return
         if self._push is None:
-            self._number += 1
-            update = self._journal.take()
-            self._push = self._written(self._number, update, self._fresh), update
-            self._pushed, self._fresh = self._fresh, 0
-        replying = self._reply(self._push[0], self._number)
+            self._push = self._next_push(self._journal.take(), self._fresh)
+            self._fresh = 0
+        replying = self._reply(self._push)
         if wait:
             self._merge(await replying)
         else:
             self._pending = self._node.spawn(replying)
 
-    async def _reply(self, push: Message, number: int) -> Message | None:
-        """What the server replies to a push; None if it is gone."""
+    async def _reply(self, push: _Push) -> _Reply:
+        """What the server replies to a push. Writing and reading take a while, in the background none of ours."""
         try:
-            reply = await self._node.ask(self._settings.server, PUSH, push)
-            if is_held(reply):
-                # A letter may be one that was promised before, and given up.
-                while self._read(reply := await self._node.receive(self._settings.server)).number != number:
-                    pass
-            return reply
+            if push.message is None:
+                push.message = await self._node.aside(lambda: self._written(push))
+            reply = await self._node.ask(self._settings.server, PUSH, push.message)
+            if is_behind(reply):
+                return "behind"
+            if not is_held(reply):
+                return self._read(reply)
+            # A letter may be one that was promised before, and given up.
+            while (letter := self._read(await self._node.receive(self._settings.server))).number != push.letter.number:
+                pass
+            return letter
         except LostPeer:
-            return None
+            return "lost"
 
-    def _merge(self, reply: Message | None) -> None:
-        if reply is None:
+    def _merge(self, reply: _Reply) -> None:
+        if reply == "lost":
             self._miss_the_server()
-        elif is_behind(reply):
+        elif reply == "behind":
             self._offer_the_whole()
         else:
-            letter = self._read(reply)
-            if self._offered is not None and letter.whole:
+            if self._offered is not None and reply.whole:
                 # Another worker's came first: what was in this one's is to be pushed.
                 self._put_before(self._offered[0])
                 self._fresh += self._offered[1]
-            self._push, self._offered, self._pushed, self._alone = None, None, 0, 0
+            self._push, self._offered, self._alone = None, None, 0
             self._node.count("exchanges")
-            self._take(letter)
+            self._take(reply)
 
     def _take(self, letter: Letter) -> None:
         self._documents.fold(letter.update)
@@ -208,13 +224,11 @@ class _Worker:
     def _offer_the_whole(self) -> None:
         """The server began anew, and knows less: the next push is this worker's table, with all that is in it."""
         if self._push is not None and self._offered is None:
-            self._put_before(self._push[1])
-            self._fresh += self._pushed
+            self._put_before(self._push.letter.update)
+            self._fresh += self._push.letter.batches
         self._offered = self._journal.take(), self._fresh
-        self._number += 1
-        self._known, self._fresh, self._pushed = self._known + self._fresh, 0, 0
-        table = whole(self._documents.topics)
-        self._push = self._written(self._number, table, bits=32), table
+        self._known, self._fresh = self._known + self._fresh, 0
+        self._push = self._next_push(whole(self._documents.topics), bits=32)
 
     def _put_before(self, earlier: Update) -> None:
         """Into the journal, before what it has."""
@@ -222,13 +236,19 @@ class _Worker:
         self._journal.record(earlier)
         self._journal.record(later)
 
-    def _written(self, number: int, update: Update, batches: int = 0, bits: int | None = None) -> Message:
+    def _next_push(self, update: Update, batches: int = 0, bits: int | None = None) -> _Push:
+        self._number += 1
+        letter = Letter(number=self._number, done=self._known, batches=batches, last=self._last, update=update)
+        return _Push(letter, self._settings.bits if bits is None else bits)
+
+    def _written(self, push: _Push) -> Message:
+        letter = push.letter
         return written(
-            Letter(number=number, done=self._known, batches=batches, last=self._last, update=update),
+            letter,
             n_words=self._documents.n_words,
-            bits=self._settings.bits if bits is None else bits,
+            bits=push.bits,
             rng=self._node.rng,
-            least=self._settings.least * self._documents.weight(update, batches),
+            least=self._settings.least * self._documents.weight(letter.update, letter.batches),
         )
 
     def _read(self, message: Message) -> Letter:

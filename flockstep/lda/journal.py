@@ -37,17 +37,12 @@ class Journal:
         """All that was recorded since the last time, as one update of its own; begins anew."""
         with self._turn:
             sums, words = self._sums, self._words
-            taken = Update(
-                log_decay=sums.log_decay,
-                words=words,
-                statistics=sums.settle()[: words.size].copy(),
-                totals=sums.totals,
-            )
             self._slots[words] = -1
-            self._words = words[:0]
-            self._rows[: words.size] = 0
+            # The rows go with the update: zeros that nobody has touched yet cost less than a copy.
+            self._words, self._rows = words[:0], np.zeros(self._rows.shape, np.float32)
             self._sums = self._fresh()
-            return taken
+        sums.rows, sums.stamps = sums.rows[: words.size], sums.stamps[: words.size]
+        return Update(log_decay=sums.log_decay, words=words, statistics=sums.settle(), totals=sums.totals)
 
     @property
     def decay(self) -> float:
@@ -55,7 +50,7 @@ class Journal:
         return math.exp(self._sums.log_decay)
 
     def _fresh(self) -> Topics:
-        return Topics(self._rows, prior=0.0)
+        return Topics(self._rows, prior=0.0, totals=np.zeros(self._rows.shape[1]))
 
     def _make_room(self, words: Words) -> None:
         new = words[self._slots[words] < 0]

@@ -41,8 +41,10 @@ class Update:
 class Topics:
     """Pseudo-counts of ``n_words`` words in ``n_topics`` topics, by word."""
 
-    def __init__(self, rows: Floats, *, prior: float, objective: str = "vb") -> None:
-        """``rows`` without the prior, words by topics; taken over, not copied."""
+    def __init__(
+        self, rows: Floats, *, prior: float, objective: str = "vb", totals: NDArray[np.float64] | None = None
+    ) -> None:
+        """``rows`` without the prior, words by topics; taken over, not copied. ``totals``: their sums, where known."""
         self.rows = rows
         self.prior = float(prior)
         self.objective = objective
@@ -50,7 +52,7 @@ class Topics:
         self.log_decay = 0.0
         self.folds = 0
         """How many updates there were so far."""
-        self.totals: NDArray[np.float64] = _sums(rows)
+        self.totals: NDArray[np.float64] = _sums(rows) if totals is None else totals
         self._turn = threading.Lock()
         self._table: tuple[int, Floats] | None = None
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from llvmlite import ir
+from numba.core import types
+from numba.extending import intrinsic
 
 from flockstep.lda.expectations import compiled, in_place
 
@@ -33,6 +36,16 @@ def _put(out: Any, at: Any, number: Any) -> Any:
     return at + 1
 
 
+@intrinsic
+def _lowest_bit(context: Any, bits: Any) -> Any:
+    """The number of the lowest bit that is set."""
+
+    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
+
+    return types.uint64(types.uint64), code
+
+
 @compiled
 def _round(row: Any, values: Any, shift: Any, base: Any, floor: Any, lowest: Any, seed: Any, codes: Any) -> Any:
     """The code of every number of a row, by a coin of its own; how many are not 0. No branches: vectors of eight."""
@@ -47,7 +60,7 @@ def _round(row: Any, values: Any, shift: Any, base: Any, floor: Any, lowest: Any
         coin = np.uint32((h ^ (h >> np.uint32(16))) >> np.uint32(8))
         bits = row[k]
         large = np.uint32((np.uint32(bits + (coin & mask)) >> shift) - base)
-        small = least if np.float32(coin) * lowest < values[k] * np.float32(2**24) else np.uint32(0)
+        small = least if np.float32(np.int32(coin)) * lowest < values[k] * np.float32(2**24) else np.uint32(0)
         code = large if bits >= floor else small
         codes[k] = code
         count += np.uint32(code != np.uint32(0))
@@ -55,45 +68,51 @@ def _round(row: Any, values: Any, shift: Any, base: Any, floor: Any, lowest: Any
 
 
 @in_place
-def _put_which(codes: Any, way: Any, out: Any, at: Any) -> Any:
-    """Say which topics have a number; where the next byte goes."""
+def _mark(codes: Any, marks: Any, flags: Any) -> None:
+    """A bit for each code that is not 0: first a byte for each, then eight of these to a byte by one product."""
+    for k in range(codes.size):
+        marks[k] = codes[k] != 0
+    eights = marks.view(np.uint64)
+    for group in range(eights.size):
+        flags[group] = (eights[group] * np.uint64(0x0102040810204080)) >> np.uint64(56)
+
+
+@in_place
+def _put_row(codes: Any, flags: Any, way: Any, width: Any, out: Any, at: Any) -> Any:
+    """Say which topics have a number, and the numbers; where the next byte goes."""
     topics = codes.size
-    if way == 1:
-        for first in range(0, topics - 7, 8):
-            byte = 0
-            for j in range(8):
-                byte |= (codes[first + j] != 0) << j
-            out[at] = byte
-            at += 1
-        if topics % 8:
-            byte = 0
-            for j in range(topics % 8):
-                byte |= (codes[topics // 8 * 8 + j] != 0) << j
-            out[at] = byte
-            at += 1
-    elif way == 2:
-        step = 1 if topics <= 256 else 2
+    if way == 0:
         for k in range(topics):
-            # Written in any case, kept where there is a number: a branch would be guessed wrong too often.
-            out[at] = k & 255
-            out[at + step - 1] = k & 255 if step == 1 else k >> 8
-            at += step * (codes[k] != 0)
+            at = _put_number(codes[k], width, out, at)
+        return at
+    if way == 1:
+        for group in range((topics + 7) // 8):
+            out[at + group] = flags[group]
+        at += (topics + 7) // 8
+    many = flags.view(np.uint64)
+    if way == 2:
+        for first in range(many.size):
+            left = many[first]
+            while left:
+                topic = 64 * first + np.int64(_lowest_bit(left))  # type: ignore[call-arg]
+                at = _put_number(np.uint32(topic), 1 if topics <= 256 else 2, out, at)
+                left &= left - np.uint64(1)
+    for first in range(many.size):
+        left = many[first]
+        while left:
+            code = codes[64 * first + np.int64(_lowest_bit(left))]  # type: ignore[call-arg]
+            at = _put_number(code, width, out, at)
+            left &= left - np.uint64(1)
     return at
 
 
 @in_place
-def _put_numbers(codes: Any, way: Any, width: Any, out: Any, at: Any) -> Any:
-    """The codes, those that are 0 only where nobody said which; where the next byte goes."""
-    if width == 1:
-        for k in range(codes.size):
-            out[at] = codes[k]
-            at += (codes[k] != 0) | (way == 0)
-        return at
-    for k in range(codes.size):
-        for byte in range(width):
-            out[at + byte] = (codes[k] >> np.uint32(8 * byte)) & np.uint32(255)
-        at += width * ((codes[k] != 0) | (way == 0))
-    return at
+def _put_number(number: Any, width: Any, out: Any, at: Any) -> Any:
+    """So many bytes, the lowest first; where the next byte goes."""
+    out[at] = number & np.uint32(255)
+    for byte in range(1, width):
+        out[at + byte] = (number >> np.uint32(8 * byte)) & np.uint32(255)
+    return at + width
 
 
 @compiled
@@ -102,7 +121,8 @@ def write_rows(
 ) -> Any:
     """Rows in this order into ``out``; how many bytes, and how many rows had anything in them."""
     topics = told.shape[1]
-    codes = np.empty(topics, np.uint32)
+    codes, marks = np.empty(topics, np.uint32), np.zeros((topics + 63) // 64 * 64, np.uint8)
+    flags = np.zeros(marks.size // 8, np.uint8)
     lowest = np.array([floor], np.uint32).view(np.float32)[0]
     values = told.view(np.float32)
     at, rows, last = 0, 0, -1
@@ -125,9 +145,8 @@ def write_rows(
         at = _put(out, at, words[u] - last - 1)
         at = _put(out, at, count)
         last, rows = words[u], rows + 1
-        way = _way(count, topics, width)
-        at = _put_which(codes, way, out, at)
-        at = _put_numbers(codes, way, width, out, at)
+        _mark(codes, marks, flags)
+        at = _put_row(codes, flags, _way(count, topics, width), width, out, at)
     return at, rows
 
 

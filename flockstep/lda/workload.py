@@ -153,10 +153,11 @@ class TopicDocuments:
         if self._trainer is None or self._x.ctypes.data != x.data_ptr():
             self._x = x.numpy()
             rows, aged = self._split(self._x)
-            self.model.topics_ = Topics(rows, prior=self.prior, objective=self.model.objective)
+            self.model.topics_ = Topics(
+                rows, prior=self.prior, objective=self.model.objective, totals=_sums(rows, np.exp(aged))
+            )
             # Nothing has decayed yet in a vector that somebody begins with, unless it is another node's.
             self.model.topics_.stamps[:] = -aged
-            self.model.topics_.totals = _sums(rows, np.exp(aged))
             self.model.n_batch_iter_ = 1
             trainer = self._trainer = self.model._trainer()
             trainer.schedule = CommonSchedule.like(trainer.schedule)

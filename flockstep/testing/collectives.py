@@ -70,6 +70,23 @@ class SpawnDoesNotWait(Law):
         self.expect(seen[0][1] == 1.0, "what was awaited is done")
 
 
+class AsideGivesWhatTheCallGives(Law):
+    """A call that takes a while gives its result, in the node's own task and in one that was spawned."""
+
+    nodes = 2
+
+    async def run(self, node: Node) -> None:
+        async def beside() -> float:
+            return await node.aside(lambda: 10.0 + node.rank) + float((await node.mean(torch.ones(1)))[0])
+
+        pending = node.spawn(beside())
+        node.params[0] = await node.aside(lambda: 1.0 + node.rank)
+        node.params[1] = await pending
+
+    def verify(self, seen: list[list[float]]) -> None:
+        self.expect([numbers[:2] for numbers in seen] == [[1.0, 11.0], [2.0, 12.0]], f"nodes saw {seen}")
+
+
 class ExchangesReachAll(Law):
     """In an exchange, node j gets from node i what i meant for j."""
 

@@ -41,6 +41,19 @@ class BackgroundErrorsEndTheRun(ErrorsEndTheRun):
         await node.mean(node.params)
 
 
+class AsideErrorsEndTheRun(ErrorsEndTheRun):
+    """An exception in a call that was made aside ends the run as well."""
+
+    async def run(self, node: Node) -> None:
+        def fail() -> None:
+            raise ZeroDivisionError("on purpose")
+
+        if node.rank == 1:
+            node.spawn(node.aside(fail))
+        await node.mean(node.params)
+        await node.mean(node.params)
+
+
 class HandlerErrorsEndTheRun(ErrorsEndTheRun):
     """An exception in a handler ends the run as well."""
 

@@ -172,6 +172,10 @@ class RealNode(Node):
         self._background.append(background)
         return background
 
+    async def aside(self, call: Callable[[], T]) -> T:
+        result: T = await Block(call)
+        return result
+
     def peers(self) -> tuple[int, ...]:
         living = self.fabric.peers()
         if self.journal is not None:

@@ -7,6 +7,7 @@ interpreter's lock is free while a piece moves.
 from __future__ import annotations
 
 import socket
+import ssl
 import time
 
 from xxhash import xxh3_64
@@ -14,6 +15,8 @@ from xxhash import xxh3_64
 from flockstep.backends.real.mailbox.wire import CHECKSUM_BYTES, Refused
 
 _PIECE = 256 * 1024
+# Over a slow link bytes come one packet at a time; to be woken for each costs more than the bytes.
+_TOGETHER = 32 * 1024
 # More at once on the way out: every piece waits for room in the socket's buffer, and wakes this thread.
 _SENT_PIECE = 1024 * 1024
 # Up to here one write is cheaper than several.
@@ -57,6 +60,7 @@ class Reader:
     def __init__(self, connection: socket.socket, first: bytes, deadline: Deadline) -> None:
         self._connection, self._first, self._deadline = connection, memoryview(first), deadline
         self._digest = xxh3_64()
+        self._woken_for = 1
 
     def read(self, count: int) -> bytes:
         """A few bytes."""
@@ -77,11 +81,20 @@ class Reader:
             while got < end:
                 # One byte at a time must not move the deadline; asking the clock is cheap.
                 self._deadline.left()
+                self._wake_for(_TOGETHER if len(view) - got >= _TOGETHER else 1)
                 count = self._connection.recv_into(view[got:end])
                 if count == 0:
                     raise ConnectionResetError("the peer hung up in the middle of a message")
                 self._digest.update(view[got : got + count])
                 got += count
+        self._wake_for(1)
+
+    def _wake_for(self, count: int) -> None:
+        """Sleep until so many bytes are here, or none will come any more."""
+        # Under TLS it is records that come, and one of them may be all there is.
+        if self._woken_for != count and not isinstance(self._connection, ssl.SSLSocket):
+            self._woken_for = count
+            self._connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
 
     def verify(self) -> None:
         """Read the checksum; Refused if it is not that of what was read."""
