@@ -47,8 +47,8 @@ class DPSVI:
 
     one_sided: ClassVar[bool] = True
 
-    local_steps: int = 2
-    ahead: int = 2
+    local_steps: int = 4
+    ahead: int = 4
     bits: int = 8
     least: float = 0.1
     """With 8 or 16 bits, less than this part of what one word of a document adds is sent as nothing, or by a coin as so

@@ -19,7 +19,7 @@ from flockstep.lda.workload import TopicDocuments
 from flockstep.trace import Row, Trace
 
 EXCHANGE = DPSVI()
-"""A push every two batches, of which a worker does not wait for the reply."""
+"""A push every four batches, of which a worker does not wait for the reply."""
 
 
 def fit_on_nodes(

@@ -72,7 +72,12 @@ class Server:
         """How many folds there were."""
         return int(self._version)
 
-    def push_own(self, x: Tensor, change: Tensor, version: int) -> Tensor:
+    def read_own(self) -> tuple[Tensor, int]:
+        """The model for the server's own node, and its version: of one moment, or what came between would be lost."""
+        with self._node.undisturbed():
+            return self.model.clone(), self.version
+
+    def push_own(self, x: Tensor, change: Tensor, version: int) -> tuple[Tensor, int]:
         """The server's own node pushes, and is never held: it can read the model whenever it likes."""
         with self._node.undisturbed():
             alone = version == self.version and self._fold == 1 and self._rate == 1
@@ -83,7 +88,7 @@ class Server:
                 own = x.numel() if len(self._pushes) == 1 else self._node.trained
                 self.model[:own].copy_(x[:own])
             self._waiting.discard(self._node.rank)
-            return self.model.clone()
+            return self.model.clone(), self.version
 
     def farewell_own(self, x: Tensor) -> None:
         """The server's own node has taken its last step: from now on ``x`` shows the model."""

@@ -140,7 +140,7 @@ class _Worker:
     async def begin(self) -> None:
         """Read the model; what was not pushed yet, by a resumed worker or before the server was there, stays."""
         if self._server is not None:
-            fresh, version = self._server.model.clone(), self._server.version
+            fresh, version = self._server.read_own()
         else:
             try:
                 version, _, inner = unstamped(await self._say(PUSH, stamped(NOTHING, 0, HELLO)))
@@ -184,9 +184,9 @@ class _Worker:
         """Push all that is new, or once more what had no reply."""
         if self._server is not None:
             change = self._x - self._given
-            fresh = self._server.push_own(self._x, change, int(self._version))
+            fresh, version = self._server.push_own(self._x, change, int(self._version))
             self._unsent = 0
-            self._take(fresh, change, self._server.version)
+            self._take(fresh, change, version)
             return
         if not self._greeted:
             await self.begin()
