@@ -23,7 +23,7 @@ demo: .venv/ready  ## the main job: real processes, then virtual nodes, one tabl
 	@$(BIN)/flockstep demo
 
 test: check  ## every test, real processes included
-	$(BIN)/python -m pytest -q -n 2 -m slow
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m slow
 
 check: .venv/ready lint  ## the fast part, two tests at a time
 	$(BIN)/python -m pytest -q -n 2 -m "not slow"
