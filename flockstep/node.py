@@ -250,16 +250,3 @@ def stream(seed: int, rank: int, purpose: str, member: int = 0) -> np.random.Gen
     """
     # From 1: NumPy takes [seed, rank, 0] and [seed, rank] for the same seed.
     return np.random.default_rng([seed, rank, 1 + _PURPOSES.index(purpose), *[member] * (member > 0)])
-
-
-def torch_modes() -> tuple[bool, bool, bool]:
-    """The modes a torch context manager would change. A backend compares them at every ``await``."""
-    return torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.is_autocast_enabled("cpu")
-
-
-def await_in_context() -> RuntimeError:
-    """What is raised into a program that awaits inside a torch context manager."""
-    return RuntimeError(
-        "await inside a torch context manager (no_grad, inference_mode, autocast ...): "
-        "the mode would leak into other nodes; leave the `with` block before the await"
-    )

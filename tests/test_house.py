@@ -12,7 +12,7 @@ ROOT = Path(flockstep.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
 
 # What a part of the house may import of ours. Longest prefix wins.
-ROOTS = {"errors", "check", "units", "vector", "message", "optimizers"}
+ROOTS = {"errors", "check", "units", "vector", "message", "optimizers", "modes"}
 RUN = ROOTS | {
     "node",
     "strategy",
@@ -30,6 +30,7 @@ MAY_IMPORT = {
     "vector": set(),
     "message": set(),
     "optimizers": set(),
+    "modes": set(),
     "node": ROOTS,
     "strategy": ROOTS | {"node"},
     "flock": ROOTS | {"node"},

@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from flockstep.backends.loop.flat import FlatModel
-from flockstep.node import await_in_context, torch_modes
+from flockstep.modes import await_in_context, torch_modes
 from flockstep.vector import norm
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine, Generator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Generic, TypeVar
 
-from flockstep.node import await_in_context, torch_modes
+from flockstep.modes import await_in_context, torch_modes
 
 T = TypeVar("T")
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from flockstep.backends.sim.outages import Spans, after
 from flockstep.errors import Deadlock, located, nodes_named
-from flockstep.node import await_in_context, torch_modes
+from flockstep.modes import await_in_context, torch_modes
 
 
 class Owner(Protocol):

@@ -1,0 +1,181 @@
+"""A worker's side of ``DPSVI``: pushes what its node has learned, and folds what the server says others have."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from flockstep.errors import LostPeer
+from flockstep.lda.journal import Journal
+from flockstep.lda.keeper import HELLO, PUSH, is_behind, is_held
+from flockstep.lda.letters import Letter, nothing, read, whole, written
+from flockstep.lda.topics import Update
+from flockstep.lda.workload import TopicDocuments
+from flockstep.message import Message
+from flockstep.node import Node, Pending
+
+if TYPE_CHECKING:
+    from flockstep.lda.dpsvi import DPSVI
+
+
+@dataclass
+class _Push:
+    """What a worker tells the server, again and again until there is a reply; coded once."""
+
+    letter: Letter
+    bits: int
+    message: Message | None = None
+
+
+_Reply = Letter | Literal["lost", "behind"]
+"""What the server says to a push, or that it is gone, or that it began anew and knows less than the worker."""
+
+
+class Worker:
+    """One node's dealings with the server."""
+
+    def __init__(self, settings: DPSVI, node: Node, documents: TopicDocuments) -> None:
+        self._settings, self._node, self._documents = settings, node, documents
+        self._journal = documents.recorder = Journal(documents.n_words, documents.n_topics)
+        self._workers = node.size - (not settings.server_trains)
+        self._known = 0
+        """Batches the server had folded at its last reply."""
+        self._fresh = 0
+        """Own batches that are in no push yet."""
+        self._number, self._greeted, self._last = HELLO, False, False
+        self._unsent = self._alone = 0
+        self._push: _Push | None = None
+        """The one that has no reply yet."""
+        self._offered: tuple[Update, int] | None = None
+        """What only a table that was offered to the server holds, and how many batches that is."""
+        self._pending: Pending[_Reply] | None = None
+        documents.learn_number(0, workers=self._workers)
+
+    async def greet(self) -> None:
+        """Hear what the others did so far."""
+        hello = Letter(number=HELLO, done=self._known, last=self._last, update=nothing(self._documents.n_topics))
+        reply = await self._reply(_Push(hello, self._settings.bits))
+        if not isinstance(reply, Letter):
+            self._miss_the_server()
+            return
+        self._greeted = True
+        self._take(reply)
+
+    async def stepped(self) -> None:
+        """A step was taken: push when it is time to, and take in what has come."""
+        self._unsent += 1
+        self._fresh += self._documents.batches_per_step
+        if self._pending is not None and (self._pending.done or self._unsent >= self._settings.ahead):
+            self._merge(await self._pending)
+            self._pending = None
+        if self._pending is None and self._unsent >= self._settings.local_steps:
+            await self._exchange(wait=self._settings.ahead == 0)
+
+    async def end(self) -> None:
+        """Without its last push, a worker's last batches would be lost."""
+        if self._pending is not None:
+            self._merge(await self._pending)
+            self._pending = None
+        self._last = True
+        while self._fresh or self._push is not None:
+            await self._exchange(wait=True)
+
+    async def _exchange(self, *, wait: bool) -> None:
+        """Push all that is new, or once more what had no reply."""
+        if not self._greeted:
+            await self.greet()
+        self._unsent = 0
+        if not self._greeted:
+            return
+        if self._push is None:
+            self._push = self._next_push(self._journal.take(), self._fresh)
+            self._fresh = 0
+        replying = self._reply(self._push)
+        if wait:
+            self._merge(await replying)
+        else:
+            self._pending = self._node.spawn(replying)
+
+    async def _reply(self, push: _Push) -> _Reply:
+        """What the server replies to a push. Writing and reading take a while, in the background none of ours."""
+        try:
+            if push.message is None:
+                push.message = await self._node.aside(lambda: self._written(push))
+            reply = await self._node.ask(self._settings.server, PUSH, push.message)
+            if is_behind(reply):
+                return "behind"
+            if not is_held(reply):
+                return self._read(reply)
+            # A letter may be one that was promised before, and given up.
+            while (letter := self._read(await self._node.receive(self._settings.server))).number != push.letter.number:
+                pass
+            return letter
+        except LostPeer:
+            return "lost"
+
+    def _merge(self, reply: _Reply) -> None:
+        if reply == "lost":
+            self._miss_the_server()
+        elif reply == "behind":
+            self._offer_the_whole()
+        else:
+            if self._offered is not None and reply.whole:
+                # Another worker's came first: what was in this one's is to be pushed.
+                self._put_before(self._offered[0])
+                self._fresh += self._offered[1]
+            self._push, self._offered, self._alone = None, None, 0
+            self._node.count("exchanges")
+            self._take(reply)
+
+    def _take(self, letter: Letter) -> None:
+        self._documents.fold(letter.update)
+        if letter.whole:
+            # It has nothing of what is not pushed yet.
+            since = self._journal.take()
+            self._documents.fold(since)
+            self._journal.record(since)
+        self._known = letter.done
+        self._documents.learn_number(self._known + self._workers * self._fresh, workers=self._workers)
+
+    def _offer_the_whole(self) -> None:
+        """The server began anew, and knows less: the next push is this worker's table, with all that is in it."""
+        if self._push is not None and self._offered is None:
+            self._put_before(self._push.letter.update)
+            self._fresh += self._push.letter.batches
+        self._offered = self._journal.take(), self._fresh
+        self._known, self._fresh = self._known + self._fresh, 0
+        self._push = self._next_push(whole(self._documents.topics), bits=32)
+
+    def _put_before(self, earlier: Update) -> None:
+        """Into the journal, before what it has."""
+        later = self._journal.take()
+        self._journal.record(earlier)
+        self._journal.record(later)
+
+    def _next_push(self, update: Update, batches: int = 0, bits: int | None = None) -> _Push:
+        self._number += 1
+        letter = Letter(number=self._number, done=self._known, batches=batches, last=self._last, update=update)
+        return _Push(letter, self._settings.bits if bits is None else bits)
+
+    def _written(self, push: _Push) -> Message:
+        letter = push.letter
+        return written(
+            letter,
+            n_words=self._documents.n_words,
+            bits=push.bits,
+            rng=self._node.rng,
+            least=self._settings.least * self._documents.weight(letter.update, letter.batches),
+        )
+
+    def _read(self, message: Message) -> Letter:
+        return read(message, n_words=self._documents.n_words, n_topics=self._documents.n_topics)
+
+    def _miss_the_server(self) -> None:
+        self._node.count("server lost")
+        self._alone += self._settings.local_steps
+        if self._alone > self._settings.patience:
+            raise LostPeer(
+                f"node {self._node.rank} has lost the server, node {self._settings.server}, for more than "
+                f"{self._settings.patience} batches",
+                rank=self._node.rank,
+            )
