@@ -45,7 +45,10 @@ bench: .venv/ready  ## every benchmark, quickly
 	$(BIN)/python -m benchmarks.stacked --quick
 	$(BIN)/python -m benchmarks.lockfree --quick
 	$(BIN)/python -m benchmarks.lda --quick
+	$(BIN)/python -m benchmarks.lda.nodes --quick
 	$(BIN)/python -m benchmarks.a2c --quick
+	$(BIN)/python -m benchmarks.a2c.nodes --quick
+	$(BIN)/python -m benchmarks.a2c.pong --quick
 
 clean:  ## forget the virtual environment and caches
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache

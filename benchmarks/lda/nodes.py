@@ -112,8 +112,6 @@ def _compared(alone: list[dict[str, Any]], pair: list[dict[str, Any]]) -> Row:
         "one, test": round(one["test"], 1),
         "two, test": round(server["test"], 1),
         "bytes/document": round((worker["sent"] + worker["received"]) / documents, 1),
-        # What exchange takes of the processors: 1 where it is free.
-        "processor time": round(sum(node["cpu"] for node in pair) / one["cpu"], 3),
         "busy": round(statistics.mean(node["computing"] / seconds for node in pair), 3),
     }
 

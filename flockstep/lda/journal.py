@@ -6,7 +6,6 @@ words that were touched have a row, so the size is that of the batches and not o
 
 from __future__ import annotations
 
-import math
 import threading
 
 import numpy as np
@@ -43,11 +42,6 @@ class Journal:
             self._sums = self._fresh()
         sums.rows, sums.stamps = sums.rows[: words.size], sums.stamps[: words.size]
         return Update(log_decay=sums.log_decay, words=words, statistics=sums.settle(), totals=sums.totals)
-
-    @property
-    def decay(self) -> float:
-        """a so far."""
-        return math.exp(self._sums.log_decay)
 
     def _fresh(self) -> Topics:
         return Topics(self._rows, prior=0.0, totals=np.zeros(self._rows.shape[1]))

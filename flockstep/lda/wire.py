@@ -57,8 +57,7 @@ def encode(update: Update, *, n_words: int, bits: int, rng: np.random.Generator,
     bottom = _bottom(told, bits)
     form = _Format.of(bits, bottom)
     floor = 0 if bits == 32 else _floor(least, form)
-    # Eight more: a row is written to the end, and then what has no number is taken back.
-    out = np.empty(order.size * (topics * form.width + 10) + 8, np.uint8)
+    out = np.empty(order.size * (topics * form.width + 10), np.uint8)
     length, rows = write_rows(
         order,
         update.words,

@@ -15,10 +15,10 @@ from xxhash import xxh3_64
 from flockstep.backends.real.mailbox.wire import CHECKSUM_BYTES, Refused
 
 _PIECE = 256 * 1024
-# Over a slow link bytes come one packet at a time; to be woken for each costs more than the bytes.
-_TOGETHER = 32 * 1024
 # More at once on the way out: every piece waits for room in the socket's buffer, and wakes this thread.
 _SENT_PIECE = 1024 * 1024
+# Over a slow link bytes come one packet at a time; to be woken for each costs more than the bytes.
+_TOGETHER = 32 * 1024
 # Up to here one write is cheaper than several.
 _SMALL = 64 * 1024
 
