@@ -1,6 +1,6 @@
-"""One process of the comparison: learns topics alone, or as one of two nodes; ends with one line of JSON.
+"""One process of the comparison: learns topics alone and as one of two nodes, in turns; ends with one line of JSON.
 
-python -m benchmarks.lda.nodes_worker --alone ...
+python -m benchmarks.lda.nodes_worker --repeats 5 ...
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -16,7 +17,8 @@ from threadpoolctl import threadpool_limits
 
 import flockstep as fs
 from benchmarks.lda import ours
-from benchmarks.lda.newsgroups import Split, newsgroups
+from benchmarks.lda.newsgroups import newsgroups
+from benchmarks.report import Progress
 from benchmarks.slowlink.place import take_place
 from flockstep.backends.real.drive import drive
 from flockstep.backends.real.joined import process_fabrics, torchrun_store
@@ -28,6 +30,7 @@ from flockstep.lda.progress import compile_loops
 from flockstep.lda.workload import TopicDocuments
 
 _TIMEOUT = 120.0
+Told = dict[str, Any]
 
 
 class Unwatched(TrainingNode):
@@ -40,84 +43,113 @@ class Unwatched(TrainingNode):
 def main() -> None:
     """Learn, and tell how long it took and how good it is."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--alone", action="store_true", help="no other node, no exchange: the plain estimator")
-    for name in ("topics", "batch", "passes", "local-steps", "ahead", "bits", "cores", "seed"):
+    for name in ("topics", "batch", "passes", "local-steps", "ahead", "bits", "cores", "repeats"):
         parser.add_argument(f"--{name}", type=int, required=True)
+    for name in ("delay-of-one", "delay-of-two"):
+        parser.add_argument(f"--{name}", type=float, default=0.0)
     parser.add_argument("--objective", required=True)
     parser.add_argument("--documents", type=int, help="learn from so many only")
     options = parser.parse_args()
     rank = take_place(cores=options.cores)
     with threadpool_limits(1):
-        split = newsgroups(options.documents)
-        lengths = {"batch_size": options.batch, "max_iter": options.passes}
-        made = ours.model(options.topics, options.seed, options.objective, 1, **lengths)
-        compile_loops(shown=False)
-        told = _alone(made, split) if options.alone else _node(made, split, options, rank)
+        told = Turns(options, rank).all()
     print(json.dumps(told))
 
 
-def _alone(made: LDA, split: Split) -> dict[str, Any]:
-    made.fit(split.train)
-    return {
-        "seconds": made.training_seconds_,
-        "batches": made.n_batch_iter_ - 1,
-        "documents": made.n_iter_ * split.train.shape[0],
-        **_scores(split, made.components_),
-    }
+class Turns:
+    """One after another in the same processes: what loading and compiling take is paid once."""
 
+    def __init__(self, options: argparse.Namespace, rank: int) -> None:
+        self._options, self._rank = options, rank
+        self._split = newsgroups(options.documents)
+        compile_loops(shown=False)
+        self._strategy = DPSVI(local_steps=options.local_steps, ahead=options.ahead, bits=options.bits)
+        # The loops that write and read messages are compiled before the clock runs.
+        fs.simulate(self._strategy, TopicDocuments(self._split.train[:64], model=LDA(3)), nodes=2, steps=4)
+        self._store, _, self._size = torchrun_store()
+        self._fabrics = process_fabrics(self._store, rank, self._size, _TIMEOUT)
+        self._meetings = 0
 
-def _node(made: LDA, split: Split, options: argparse.Namespace, rank: int) -> dict[str, Any]:
-    strategy = DPSVI(local_steps=options.local_steps, ahead=options.ahead, bits=options.bits)
-    documents = TopicDocuments(split.train, model=made, held_out=split.validation, seed=options.seed)
-    # The loops that write and read messages are compiled before the clock runs.
-    fs.simulate(strategy, TopicDocuments(split.train[:64], model=LDA(3)), nodes=2, steps=4)
-    store, _, size = torchrun_store()
-    # As many batches as one process takes, by whoever is able: cores of one kind differ by a third from run to run.
-    steps = options.passes * -(-split.train.shape[0] // options.batch)
-    node = Unwatched(
-        process_fabrics(store, rank, size, _TIMEOUT)(True),
-        rank,
-        size,
-        workload=documents.shard(rank, size),
-        # Never asked to step: a batch writes into the vector itself.
-        optimizer=partial(torch.optim.SGD, lr=1.0),
-        steps=Budget(steps=steps),
-        record_every=steps,
-        seed=options.seed,
-        timeout=_TIMEOUT,
-        one_sided=True,
-    )
-    _meet(store, size)
-    began = time.monotonic()
-    drive(strategy.run(node))
-    # One clock for all processes of a machine. A worker's program ends when its last push is answered.
-    ended = time.monotonic()
-    node.finish()
-    documents.fill(made, node.params)
-    report = node.tally
-    return {
-        "began": began,
-        "ended": ended,
-        "batches": report.steps,
-        "computing": report.computing,
-        "sent": report.bytes_sent,
-        "received": report.bytes_received,
-        **(_scores(split, made.components_) if rank == strategy.server else {}),
-    }
+    def all(self) -> dict[str, list[Told]]:
+        """Of every seed, what each way took; which way comes first changes from seed to seed."""
+        ways: dict[str, Callable[[int], Told]] = {"one": self._idle, "beside": self._alone, "two": self._node}
+        told: dict[str, list[Told]] = {name: [] for name in ways}
+        progress = Progress(len(ways) * self._options.repeats) if self._rank == 0 else None
+        for seed in range(self._options.repeats):
+            for name in (*ways,) if seed % 2 == 0 else (*reversed(ways),):
+                if progress is not None:
+                    progress(f"{name}, seed {seed}")
+                self._meet()
+                told[name].append(ways[name](seed))
+        self._meet()
+        return told
 
+    def _idle(self, seed: int) -> Told:
+        """The first process alone, while the other waits."""
+        return self._alone(seed) if self._rank == 0 else {}
 
-def _meet(store: Any, size: int) -> None:
-    """Begin together, however long each took to load."""
-    store.add("ready", 1)
-    while store.add("ready", 0) < size:
-        time.sleep(0.001)
+    def _alone(self, seed: int) -> Told:
+        """No exchange: the plain estimator."""
+        made = self._model(seed, self._options.delay_of_one).fit(self._split.train)
+        return {
+            "seconds": made.training_seconds_,
+            "batches": made.n_batch_iter_ - 1,
+            "documents": made.n_iter_ * self._split.train.shape[0],
+            **(self._scores(made) if self._rank == 0 else {}),
+        }
 
+    def _node(self, seed: int) -> Told:
+        """As one of the nodes."""
+        made, train = self._model(seed, self._options.delay_of_two), self._split.train
+        documents = TopicDocuments(train, model=made, held_out=self._split.validation, seed=seed)
+        # As many batches as one process takes, by whoever is able: cores of one kind differ by a third from run to run.
+        steps = self._options.passes * -(-train.shape[0] // self._options.batch)
+        node = Unwatched(
+            self._fabrics(True),
+            self._rank,
+            self._size,
+            workload=documents.shard(self._rank, self._size),
+            # Never asked to step: a batch writes into the vector itself.
+            optimizer=partial(torch.optim.SGD, lr=1.0),
+            steps=Budget(steps=steps),
+            record_every=steps,
+            seed=seed,
+            timeout=_TIMEOUT,
+            one_sided=True,
+        )
+        self._meet()
+        began = time.monotonic()
+        drive(self._strategy.run(node))
+        # One clock for all processes of a machine. A worker's program ends when its last push is answered.
+        ended = time.monotonic()
+        node.finish()
+        documents.fill(made, node.params)
+        report = node.tally
+        return {
+            "began": began,
+            "ended": ended,
+            "batches": report.steps,
+            "computing": report.computing,
+            "sent": report.bytes_sent,
+            "received": report.bytes_received,
+            **(self._scores(made) if self._rank == 0 else {}),
+        }
 
-def _scores(split: Split, components: Any) -> dict[str, float]:
-    return {
-        "validation": split.validation.of_components(components),
-        "test": split.test.of_components(components),
-    }
+    def _model(self, seed: int, delay: float) -> LDA:
+        other = {"batch_size": self._options.batch, "max_iter": self._options.passes, "learning_delay": delay}
+        return ours.model(self._options.topics, seed, self._options.objective, 1, **other)
+
+    def _meet(self) -> None:
+        """Begin together, however long each took before."""
+        self._meetings += 1
+        place = f"ready {self._meetings}"
+        self._store.add(place, 1)
+        while self._store.add(place, 0) < self._size:
+            time.sleep(0.01)
+
+    def _scores(self, made: LDA) -> dict[str, float]:
+        parts: dict[str, Any] = {"validation": self._split.validation, "test": self._split.test}
+        return {name: part.of_components(made.components_) for name, part in parts.items()}
 
 
 if __name__ == "__main__":

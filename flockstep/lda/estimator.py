@@ -42,6 +42,7 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
     batch_size : documents per update; less is used where the threads' batches would be over a quarter of the corpus.
     learning_decay, learning_offset : the rate of update t is (t + offset) ** -decay; default 0.5 and 10 for "vb", 0.6
         and 1 for the others.
+    learning_delay : updates by which that t comes to be late; the first ones count more then. Good with several nodes.
     max_iter : passes over the corpus in ``fit``; a stream that can be read once gets one.
     total_samples : documents that ``partial_fit`` calls will see in all, or a stream that does not know.
     mean_change_tol : a document's topics are known when their mean change is below; a tenth of it outside training.
@@ -75,6 +76,7 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
         batch_size: int = 1024,
         learning_decay: float | None = None,
         learning_offset: float | None = None,
+        learning_delay: float = 0.0,
         max_iter: int = 10,
         total_samples: float = 1e6,
         mean_change_tol: float = 1e-2,
@@ -93,6 +95,7 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
         self.batch_size = batch_size
         self.learning_decay = learning_decay
         self.learning_offset = learning_offset
+        self.learning_delay = learning_delay
         self.max_iter = max_iter
         self.total_samples = total_samples
         self.mean_change_tol = mean_change_tol
@@ -237,6 +240,7 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
         schedule = Schedule(
             decay=decay if self.learning_decay is None else self.learning_decay,
             offset=offset if self.learning_offset is None else self.learning_offset,
+            delay=self.learning_delay,
             done=self.n_batch_iter_ - 1,
         )
         rounds = rounds if self.max_doc_update_iter is None else self.max_doc_update_iter

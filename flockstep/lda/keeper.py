@@ -11,8 +11,10 @@ table stands still. A server that knows of fewer batches than a worker has begun
 
 from __future__ import annotations
 
-from flockstep.lda.journal import Journal
-from flockstep.lda.letters import Letter, nothing, read, whole, written
+import threading
+
+from flockstep.lda.journal import Journal, Page
+from flockstep.lda.letters import Draft, Letter, read, whole, written
 from flockstep.lda.topics import Update
 from flockstep.lda.workload import TopicDocuments
 from flockstep.message import Message
@@ -51,6 +53,8 @@ class Keeper:
         self._owed: set[int] = set()
         """Who is to get the whole table."""
         self._resting = not trains
+        # Of its own: nobody is to wait while a handler reads or writes a letter.
+        self._turn = threading.Lock()
         node.answer(PUSH, self._answer)
 
     # The server's own node ----------------------------------------------------------------------------------------
@@ -62,7 +66,7 @@ class Keeper:
 
     def stepped(self, batches: int) -> None:
         """Between two batches: fold what has come."""
-        with self._node.undisturbed():
+        with self._turn:
             self._count(batches)
             self._fold_waiting()
             done = self.done
@@ -70,7 +74,7 @@ class Keeper:
 
     def rest(self) -> None:
         """The server's node has taken its last batch: from now on its vector shows the table as pushes come."""
-        with self._node.undisturbed():
+        with self._turn:
             self._resting = True
             self._fold_waiting()
             self._documents.settle()
@@ -79,6 +83,13 @@ class Keeper:
 
     def _answer(self, peer: int, message: Message) -> Message:
         push = read(message, n_words=self._size[0], n_topics=self._size[1])
+        with self._turn:
+            reply = self._reply(peer, push)
+        if isinstance(reply, Draft):
+            reply = self._replies[peer] = self._written(reply)
+        return reply
+
+    def _reply(self, peer: int, push: Letter) -> Message | Draft:
         if push.number == HELLO:
             self._greet(peer)
         elif push.number > self._numbers.get(peer, HELLO):
@@ -93,12 +104,13 @@ class Keeper:
             return self._replies[peer]
         if push.last:
             self._journals.pop(peer, None)
-            self._replies[peer] = self._reply(peer, nothing(self._size[1]))
-            return self._replies[peer]
-        if peer not in self._journals:
-            return self._promise(peer)
-        self._replies[peer] = self._reply(peer, self._journals[peer].take())
-        return self._replies[peer]
+            return self._draft(peer, Page(*self._size, []))
+        if peer in self._journals:
+            return self._draft(peer, self._journals[peer].take())
+        if self._resting:
+            return self._whole(peer)
+        self._owed.add(peer)
+        return _HELD
 
     def _greet(self, peer: int) -> None:
         """A worker begins: at first its journal has all that it does not know."""
@@ -154,28 +166,26 @@ class Keeper:
             self._documents.fold(update)
         self._waiting.clear()
         for peer in self._owed:
-            self._node.send(peer, self._whole(peer))
+            self._replies[peer] = self._written(self._whole(peer))
+            self._node.send(peer, self._replies[peer])
         self._owed.clear()
 
     # ----------------------------------------------------------------------------------------------------------------
 
-    def _promise(self, peer: int) -> Message:
-        if self._resting:
-            return self._whole(peer)
-        self._owed.add(peer)
-        return _HELD
-
-    def _whole(self, peer: int) -> Message:
+    def _whole(self, peer: int) -> Draft:
         self._journals[peer] = Journal(*self._size)
-        self._replies[peer] = self._reply(peer, whole(self._documents.topics), bits=32)
-        return self._replies[peer]
+        return self._draft(peer, whole(self._documents.topics), bits=32)
 
-    def _reply(self, peer: int, update: Update, bits: int | None = None) -> Message:
+    def _draft(self, peer: int, page: Page, bits: int | None = None) -> Draft:
         batches, self._batches[peer] = self._batches.get(peer, 0), 0
-        return written(
-            Letter(number=self._numbers.get(peer, HELLO), done=self.done, update=update),
-            n_words=self._size[0],
+        return Draft(
+            number=self._numbers.get(peer, HELLO),
+            done=self.done,
+            batches=batches,
+            page=page,
             bits=self._bits if bits is None else bits,
-            rng=self._node.rng,
-            least=self._least * self._documents.weight(update, batches),
+            least=self._least * self._documents.weight(page.log_decay, batches),
         )
+
+    def _written(self, draft: Draft) -> Message:
+        return written(draft, n_words=self._size[0], rng=self._node.rng)

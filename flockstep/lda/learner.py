@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,6 +51,7 @@ class Learner:
         self._slots = np.full(topics.n_words, -1, np.int32)
         self._block = np.empty((0, topics.n_topics), np.float32)
         self._statistics = np.empty((0, topics.n_topics), np.float32)
+        self._spare: list[Floats] = []
         self._gamma = np.empty((0, topics.n_topics), np.float32)
 
     def infer(self, batch: Batch) -> None:
@@ -63,6 +65,11 @@ class Learner:
         _complete(block, statistics, np.float32(rate * of / batch.chosen.size), totals)
         log_decay = math.log1p(-rate) if rate < 1 else -math.inf
         return Update(log_decay=log_decay, words=words, statistics=statistics, totals=totals)
+
+    def let_go(self, update: Update) -> None:
+        """What was lent is somebody else's, until nobody has this update any more."""
+        weakref.finalize(update, self._spare.append, self._statistics).atexit = False
+        self._statistics = self._spare.pop() if self._spare else np.empty((0, self._topics.n_topics), np.float32)
 
     def _run(self, batch: Batch, *, learn: bool) -> tuple[Words, Floats, Floats]:
         words = _number(batch.starts, batch.words, batch.chosen, self._slots)

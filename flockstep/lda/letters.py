@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from flockstep.lda import wire
+from flockstep.lda.journal import Page
 from flockstep.lda.topics import Topics, Update
 from flockstep.message import Message
 
@@ -37,10 +38,24 @@ class Letter:
         return self.update.log_decay == -math.inf
 
 
-def written(letter: Letter, *, n_words: int, bits: int, rng: np.random.Generator, least: float) -> Message:
-    """As it travels."""
-    numbers = np.frombuffer(_NUMBERS.pack(letter.number, letter.done, letter.batches, letter.last), np.uint8)
-    data = np.concatenate([numbers, wire.encode(letter.update, n_words=n_words, bits=bits, rng=rng, least=least)])
+@dataclass(frozen=True, kw_only=True)
+class Draft:
+    """A letter to be: its update is not added up yet, nor in few bits."""
+
+    number: int
+    done: int
+    batches: int = 0
+    last: bool = False
+    page: Page
+    bits: int
+    least: float
+
+
+def written(draft: Draft, *, n_words: int, rng: np.random.Generator) -> Message:
+    """As it travels. This takes a while."""
+    numbers = np.frombuffer(_NUMBERS.pack(draft.number, draft.done, draft.batches, draft.last), np.uint8)
+    coded = wire.encode(draft.page.sum(), n_words=n_words, bits=draft.bits, rng=rng, least=draft.least)
+    data = np.concatenate([numbers, coded])
     return Message(torch.from_numpy(data), _CODEC, (data.size,), torch.uint8)
 
 
@@ -56,13 +71,8 @@ def read(message: Message, *, n_words: int, n_topics: int) -> Letter:
     return Letter(number=number, done=done, batches=batches, last=last, update=update)
 
 
-def nothing(n_topics: int) -> Update:
-    """The update that changes nothing."""
-    empty = np.empty((0, n_topics), np.float32)
-    return Update(log_decay=0.0, words=np.empty(0, np.int32), statistics=empty, totals=np.zeros(n_topics))
-
-
-def whole(topics: Topics) -> Update:
+def whole(topics: Topics) -> Page:
     """A table as an update that puts it in the place of any other."""
-    words = np.arange(topics.n_words, dtype=np.int32)
-    return Update(log_decay=-math.inf, words=words, statistics=topics.settle().copy(), totals=topics.totals.copy())
+    words, rows = np.arange(topics.n_words, dtype=np.int32), topics.settle().copy()
+    update = Update(log_decay=-math.inf, words=words, statistics=rows, totals=topics.totals.copy())
+    return Page(topics.n_words, topics.n_topics, [update])

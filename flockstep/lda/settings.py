@@ -18,6 +18,7 @@ CONSTRAINTS: dict[str, list[Any]] = {
     "batch_size": [Interval(Integral, 1, None, closed="left")],
     "learning_decay": [None, Interval(Real, 0, 1, closed="both")],
     "learning_offset": [None, Interval(Real, 1, None, closed="left")],
+    "learning_delay": [Interval(Real, 0, None, closed="left")],
     "max_iter": [Interval(Integral, 0, None, closed="left")],
     "total_samples": [Interval(Real, 0, None, closed="neither")],
     "mean_change_tol": [Interval(Real, 0, None, closed="left")],

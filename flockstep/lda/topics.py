@@ -25,7 +25,8 @@ from flockstep.lda.expectations import compiled, exp_psi, weights
 
 Floats = NDArray[np.float32]
 Words = NDArray[np.int32]
-_LEAST_LOG = -100.0
+LEAST_LOG = -100.0
+"""Of a decay: beyond it nothing is left."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +106,7 @@ class Topics:
 
     def fold(self, update: Update) -> None:
         """n <- exp(log_decay) n + statistics."""
-        step = max(update.log_decay, _LEAST_LOG)
+        step = max(update.log_decay, LEAST_LOG)
         with self._turn:
             self.folds += 1
             self.log_decay += step

@@ -19,22 +19,29 @@ class Recorder(Protocol):
     """Somebody who wants to know every update."""
 
     def record(self, update: Update) -> None:
-        """Take the update in; its arrays are only lent."""
+        """Take the update in, and its arrays."""
         ...
 
 
 class Schedule:
-    """rho_t = (t + offset)^-decay, t from 1, each number given once."""
+    """rho_t = (t^2 / (t + delay) + offset)^-decay, t from 1, each number given once.
 
-    def __init__(self, *, decay: float, offset: float, done: int = 0) -> None:
-        self._decay, self._offset = decay, offset
+    What topics are made of at first is to be forgotten soon: with a delay the clock runs slowly at the beginning, and
+    stays behind by so many batches.
+    """
+
+    def __init__(self, *, decay: float, offset: float, delay: float = 0.0, done: int = 0) -> None:
+        self._decay, self._offset, self._delay = decay, offset, delay
         self.done = done
         self._numbers = itertools.count(done + 1)
 
     def next(self) -> float:
         """The rate of the next batch."""
         self.done = number = next(self._numbers)
-        return float((number + self._offset) ** -self._decay)
+        return self._rate(number)
+
+    def _rate(self, number: int) -> float:
+        return float((number * number / (number + self._delay) + self._offset) ** -self._decay)
 
 
 def usable_batch(batch_size: int, *, threads: int, documents: float) -> int:
@@ -78,6 +85,7 @@ class Trainer:
             self.topics.fold(update)
             if recorder is not None:
                 recorder.record(update)
+                learner.let_go(update)
             if told is not None:
                 with self._telling:
                     told(batch.chosen.size)

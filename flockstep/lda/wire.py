@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flockstep.lda.topics import Update
-from flockstep.lda.wire_rows import INFINITE, read_rows, write_rows
+from flockstep.lda.wire_rows import INFINITE, read_rows, some_coins, write_rows
 
 Bytes = NDArray[np.uint8]
 
@@ -67,6 +67,7 @@ def encode(update: Update, *, n_words: int, bits: int, rng: np.random.Generator,
         form.width,
         floor,
         int(rng.integers(2**32)),
+        some_coins(),
         out,
     )
     head = _HEAD.pack(_MARK, bits, topics, n_words, rows, form.base, update.log_decay)

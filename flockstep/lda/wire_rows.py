@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
 from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
+from numpy.typing import NDArray
 
 from flockstep.lda.expectations import compiled, in_place
 
 INFINITE = 0x7F800000
 """The bits of a float that is no number any more."""
+
+
+@cache
+def some_coins() -> NDArray[np.uint32]:
+    """Numbers of 24 bits, as even as can be, in no order: to look one up takes less time than to make one.
+
+    Twice over, so that a row of any length may begin at any of the first half.
+    """
+    rng = np.random.default_rng(0)
+    coins = rng.permutation(2**16) * 2**8 + rng.integers(2**8, size=2**16)
+    return np.concatenate([coins, coins]).astype(np.uint32)
 
 
 @in_place
@@ -47,38 +60,36 @@ def _lowest_bit(context: Any, bits: Any) -> Any:
 
 
 @compiled
-def _round(row: Any, values: Any, shift: Any, base: Any, floor: Any, lowest: Any, seed: Any, codes: Any) -> Any:
+def _round(
+    row: Any, values: Any, shift: Any, base: Any, floor: Any, lowest: Any, coins: Any, codes: Any, marks: Any
+) -> Any:
     """The code of every number of a row, by a coin of its own; how many are not 0. No branches: vectors of eight."""
     mask = np.uint32((np.uint32(1) << shift) - np.uint32(1))
     least = np.uint32((floor >> shift) - base)
     count = np.uint32(0)
     for k in range(row.size):
-        # A counter, well stirred: a generator's state would make every coin wait for the one before.
-        h = np.uint32(seed + np.uint32(k) * np.uint32(0x9E3779B1))
-        h = np.uint32((h ^ (h >> np.uint32(16))) * np.uint32(0x85EBCA6B))
-        h = np.uint32((h ^ (h >> np.uint32(13))) * np.uint32(0xC2B2AE35))
-        coin = np.uint32((h ^ (h >> np.uint32(16))) >> np.uint32(8))
-        bits = row[k]
+        coin, bits = coins[k], row[k]
         large = np.uint32((np.uint32(bits + (coin & mask)) >> shift) - base)
         small = least if np.float32(np.int32(coin)) * lowest < values[k] * np.float32(2**24) else np.uint32(0)
         code = large if bits >= floor else small
-        codes[k] = code
+        codes[k], marks[k] = code, code != np.uint32(0)
         count += np.uint32(code != np.uint32(0))
     return count
 
 
 @in_place
-def _mark(codes: Any, marks: Any, flags: Any) -> None:
-    """A bit for each code that is not 0: first a byte for each, then eight of these to a byte by one product."""
-    for k in range(codes.size):
-        marks[k] = codes[k] != 0
-    eights = marks.view(np.uint64)
-    for group in range(eights.size):
-        flags[group] = (eights[group] * np.uint64(0x0102040810204080)) >> np.uint64(56)
+def _flag(eights: Any, many: Any) -> None:
+    """A bit for each byte that is 1: eight of these to a byte by one product."""
+    for first in range(many.size):
+        flags = np.uint64(0)
+        for group in range(8):
+            byte = (eights[8 * first + group] * np.uint64(0x0102040810204080)) >> np.uint64(56)
+            flags |= byte << np.uint64(8 * group)
+        many[first] = flags
 
 
 @in_place
-def _put_row(codes: Any, flags: Any, way: Any, width: Any, out: Any, at: Any) -> Any:
+def _put_row(codes: Any, many: Any, flags: Any, way: Any, width: Any, out: Any, at: Any) -> Any:
     """Say which topics have a number, and the numbers; where the next byte goes."""
     topics = codes.size
     if way == 0:
@@ -89,7 +100,6 @@ def _put_row(codes: Any, flags: Any, way: Any, width: Any, out: Any, at: Any) ->
         for group in range((topics + 7) // 8):
             out[at + group] = flags[group]
         at += (topics + 7) // 8
-    many = flags.view(np.uint64)
     if way == 2:
         for first in range(many.size):
             left = many[first]
@@ -117,17 +127,24 @@ def _put_number(number: Any, width: Any, out: Any, at: Any) -> Any:
 
 @compiled
 def write_rows(
-    order: Any, words: Any, told: Any, shift: Any, base: Any, width: Any, floor: Any, seed: Any, out: Any
+    order: Any, words: Any, told: Any, shift: Any, base: Any, width: Any, floor: Any, seed: Any, coins: Any, out: Any
 ) -> Any:
-    """Rows in this order into ``out``; how many bytes, and how many rows had anything in them."""
+    """Rows in this order into ``out``; how many bytes, and how many rows had anything in them.
+
+    Each row has its coins from another place of the table, which ``seed`` decides.
+    """
     topics = told.shape[1]
     codes, marks = np.empty(topics, np.uint32), np.zeros((topics + 63) // 64 * 64, np.uint8)
-    flags = np.zeros(marks.size // 8, np.uint8)
+    many = np.zeros(marks.size // 64, np.uint64)
+    # The same bytes.
+    eights, flags = marks.view(np.uint64), many.view(np.uint8)
     lowest = np.array([floor], np.uint32).view(np.float32)[0]
     values = told.view(np.float32)
     at, rows, last = 0, 0, -1
     for u in order:
-        stir = np.uint32(seed) + np.uint32(u) * np.uint32(0x27D4EB2F)
+        stir = np.uint32(seed) + np.uint32(u) * np.uint32(0x9E3779B1)
+        stir = np.uint32((stir ^ (stir >> np.uint32(16))) * np.uint32(0x85EBCA6B))
+        start = np.int64((stir ^ (stir >> np.uint32(13))) % np.uint32(coins.size // 2))
         count = np.int64(
             _round(
                 told[u],
@@ -136,8 +153,9 @@ def write_rows(
                 np.uint32(base),
                 np.uint32(floor),
                 lowest,
-                np.uint32(stir ^ (stir >> np.uint32(15))),
+                coins[start : start + topics],
                 codes,
+                marks,
             )
         )
         if count == 0:
@@ -145,8 +163,8 @@ def write_rows(
         at = _put(out, at, words[u] - last - 1)
         at = _put(out, at, count)
         last, rows = words[u], rows + 1
-        _mark(codes, marks, flags)
-        at = _put_row(codes, flags, _way(count, topics, width), width, out, at)
+        _flag(eights, many)
+        at = _put_row(codes, many, flags, _way(count, topics, width), width, out, at)
     return at, rows
 
 
@@ -171,12 +189,16 @@ def _which(data: Any, at: Any, count: Any, topics: Any, way: Any, chosen: Any) -
             chosen[k] = k
         return True
     if way == 1:
-        found = 0
-        for k in range(topics):
-            chosen[found] = k
-            found += data[at + k // 8] >> (k % 8) & 1
-        beyond = data[at + (topics - 1) // 8] >> ((topics - 1) % 8 + 1)
-        return found == count and beyond == 0
+        found, flags = 0, (topics + 7) // 8
+        for first in range(0, flags, 8):
+            left = np.uint64(0)
+            for byte in range(min(8, flags - first)):
+                left |= np.uint64(data[at + first + byte]) << np.uint64(8 * byte)
+            while left and found <= count:
+                chosen[found] = 8 * first + np.int64(_lowest_bit(left))  # type: ignore[call-arg]
+                left &= left - np.uint64(1)
+                found += 1
+        return found == count and chosen[count - 1] < topics
     step = 1 if topics <= 256 else 2
     for j in range(count):
         topic = np.int64(data[at + j * step])

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from flockstep.errors import LostPeer
-from flockstep.lda.journal import Journal
+from flockstep.lda.journal import Journal, Page
 from flockstep.lda.keeper import HELLO, PUSH, is_behind, is_held
-from flockstep.lda.letters import Letter, nothing, read, whole, written
-from flockstep.lda.topics import Update
+from flockstep.lda.letters import Draft, Letter, read, whole, written
 from flockstep.lda.workload import TopicDocuments
 from flockstep.message import Message
 from flockstep.node import Node, Pending
@@ -22,8 +21,7 @@ if TYPE_CHECKING:
 class _Push:
     """What a worker tells the server, again and again until there is a reply; coded once."""
 
-    letter: Letter
-    bits: int
+    draft: Draft
     message: Message | None = None
 
 
@@ -46,15 +44,15 @@ class Worker:
         self._unsent = self._alone = 0
         self._push: _Push | None = None
         """The one that has no reply yet."""
-        self._offered: tuple[Update, int] | None = None
+        self._offered: tuple[Page, int] | None = None
         """What only a table that was offered to the server holds, and how many batches that is."""
         self._pending: Pending[_Reply] | None = None
         documents.learn_number(0, workers=self._workers)
 
     async def greet(self) -> None:
         """Hear what the others did so far."""
-        hello = Letter(number=HELLO, done=self._known, last=self._last, update=nothing(self._documents.n_topics))
-        reply = await self._reply(_Push(hello, self._settings.bits))
+        nothing = Page(self._documents.n_words, self._documents.n_topics, [])
+        reply = await self._reply(_Push(self._draft(nothing, number=HELLO)))
         if not isinstance(reply, Letter):
             self._miss_the_server()
             return
@@ -88,7 +86,8 @@ class Worker:
         if not self._greeted:
             return
         if self._push is None:
-            self._push = self._next_push(self._journal.take(), self._fresh)
+            self._number += 1
+            self._push = _Push(self._draft(self._journal.take(), self._fresh))
             self._fresh = 0
         replying = self._reply(self._push)
         if wait:
@@ -100,14 +99,14 @@ class Worker:
         """What the server replies to a push. Writing and reading take a while, in the background none of ours."""
         try:
             if push.message is None:
-                push.message = await self._node.aside(lambda: self._written(push))
+                push.message = await self._node.aside(lambda: self._written(push.draft))
             reply = await self._node.ask(self._settings.server, PUSH, push.message)
             if is_behind(reply):
                 return "behind"
             if not is_held(reply):
                 return self._read(reply)
             # A letter may be one that was promised before, and given up.
-            while (letter := self._read(await self._node.receive(self._settings.server))).number != push.letter.number:
+            while (letter := self._read(await self._node.receive(self._settings.server))).number != push.draft.number:
                 pass
             return letter
         except LostPeer:
@@ -121,7 +120,7 @@ class Worker:
         else:
             if self._offered is not None and reply.whole:
                 # Another worker's came first: what was in this one's is to be pushed.
-                self._put_before(self._offered[0])
+                self._journal.put_before(self._offered[0])
                 self._fresh += self._offered[1]
             self._push, self._offered, self._alone = None, None, 0
             self._node.count("exchanges")
@@ -131,41 +130,33 @@ class Worker:
         self._documents.fold(letter.update)
         if letter.whole:
             # It has nothing of what is not pushed yet.
-            since = self._journal.take()
-            self._documents.fold(since)
-            self._journal.record(since)
+            self._documents.fold(self._journal.sum())
         self._known = letter.done
         self._documents.learn_number(self._known + self._workers * self._fresh, workers=self._workers)
 
     def _offer_the_whole(self) -> None:
         """The server began anew, and knows less: the next push is this worker's table, with all that is in it."""
         if self._push is not None and self._offered is None:
-            self._put_before(self._push.letter.update)
-            self._fresh += self._push.letter.batches
+            self._journal.put_before(self._push.draft.page)
+            self._fresh += self._push.draft.batches
         self._offered = self._journal.take(), self._fresh
         self._known, self._fresh = self._known + self._fresh, 0
-        self._push = self._next_push(whole(self._documents.topics), bits=32)
-
-    def _put_before(self, earlier: Update) -> None:
-        """Into the journal, before what it has."""
-        later = self._journal.take()
-        self._journal.record(earlier)
-        self._journal.record(later)
-
-    def _next_push(self, update: Update, batches: int = 0, bits: int | None = None) -> _Push:
         self._number += 1
-        letter = Letter(number=self._number, done=self._known, batches=batches, last=self._last, update=update)
-        return _Push(letter, self._settings.bits if bits is None else bits)
+        self._push = _Push(self._draft(whole(self._documents.topics), bits=32))
 
-    def _written(self, push: _Push) -> Message:
-        letter = push.letter
-        return written(
-            letter,
-            n_words=self._documents.n_words,
-            bits=push.bits,
-            rng=self._node.rng,
-            least=self._settings.least * self._documents.weight(letter.update, letter.batches),
+    def _draft(self, page: Page, batches: int = 0, *, number: int | None = None, bits: int | None = None) -> Draft:
+        return Draft(
+            number=self._number if number is None else number,
+            done=self._known,
+            batches=batches,
+            last=self._last,
+            page=page,
+            bits=self._settings.bits if bits is None else bits,
+            least=self._settings.least * self._documents.weight(page.log_decay, batches),
         )
+
+    def _written(self, draft: Draft) -> Message:
+        return written(draft, n_words=self._documents.n_words, rng=self._node.rng)
 
     def _read(self, message: Message) -> Letter:
         return read(message, n_words=self._documents.n_words, n_topics=self._documents.n_topics)

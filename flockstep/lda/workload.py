@@ -33,14 +33,14 @@ _SEEN_SAMPLE = 1000
 class CommonSchedule(Schedule):
     """rho_t of one worker of several, where t is of all their batches together, as far as this one knows."""
 
-    def __init__(self, *, decay: float, offset: float) -> None:
-        super().__init__(decay=decay, offset=offset)
+    def __init__(self, *, decay: float, offset: float, delay: float = 0.0) -> None:
+        super().__init__(decay=decay, offset=offset, delay=delay)
         self.learn(0, workers=1)
 
     @classmethod
     def like(cls, plain: Schedule) -> CommonSchedule:
         """With the rates of a schedule of one worker alone."""
-        return cls(decay=plain._decay, offset=plain._offset)
+        return cls(decay=plain._decay, offset=plain._offset, delay=plain._delay)
 
     def learn(self, done: int, *, workers: int, place: int = 0) -> None:
         """All together have done so many batches. Until it is told more, workers take turns, each at its place."""
@@ -50,7 +50,7 @@ class CommonSchedule(Schedule):
     def next(self) -> float:
         """The rate of the next batch."""
         self.done = number = self._known + self._workers * next(self._numbers) + 1
-        return float((number + self._offset) ** -self._decay)
+        return self._rate(number)
 
 
 class TopicDocuments:
@@ -98,9 +98,9 @@ class TopicDocuments:
         """Documents in a batch: fewer than asked for where all batches under way would be over a quarter of all."""
         return usable_batch(self.model.batch_size, threads=self._threads * self._parts, documents=self.n_documents)
 
-    def weight(self, update: Update, batches: int) -> float:
+    def weight(self, log_decay: float, batches: int) -> float:
         """What one word of a document adds to the table, on average, in an update of so many batches."""
-        return -math.expm1(update.log_decay) * self.n_documents / (max(1, batches) * self.batch_size)
+        return -math.expm1(log_decay) * self.n_documents / (max(1, batches) * self.batch_size)
 
     # As a workload ------------------------------------------------------------------------------------------------
 

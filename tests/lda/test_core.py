@@ -11,7 +11,6 @@ from scipy.special import psi as exact_psi
 from flockstep.lda.bound import psi_and_log_gamma
 from flockstep.lda.corpora import Corpus
 from flockstep.lda.expectations import weights
-from flockstep.lda.journal import Journal
 from flockstep.lda.learner import Learner, Rules, first_gamma
 from flockstep.lda.topics import Topics, Update
 from flockstep.lda.training import Schedule, Trainer, usable_batch
@@ -163,35 +162,6 @@ def test_a_fold_that_comes_late_is_as_if_in_time():
     late._turn = original
     np.testing.assert_allclose(late.settle(), in_turn.settle(), rtol=1e-5)
     np.testing.assert_allclose(late.totals, in_turn.totals, rtol=1e-6)
-
-
-@pytest.mark.parametrize("passes", [1, 3])
-def test_a_journal_is_the_same_change_in_one_pair(corpus, passes):
-    journal = Journal(50, TOPICS)
-    topics, _ = trained(corpus[:20], "vb", 7, passes=passes, recorder=journal)
-    elsewhere = noisy("vb")
-    sent = journal.take()
-    assert sent.words.size == np.unique(corpus[:20].indices).size
-    assert len(sent.statistics) == sent.words.size
-    elsewhere.fold(sent)
-    np.testing.assert_allclose(elsewhere.table(), topics.table(), rtol=1e-4)
-    np.testing.assert_allclose(elsewhere.totals, topics.totals, rtol=1e-6)
-
-
-def test_a_journal_begins_anew_when_it_is_taken(corpus):
-    journal = Journal(50, TOPICS)
-    trained(corpus[:5], "vb", 2, recorder=journal)
-    journal.take()
-    nothing = journal.take()
-    assert nothing.words.size == 0
-    assert nothing.log_decay == 0
-    s = np.ones((1, TOPICS), np.float32)
-    update = Update(log_decay=-0.5, words=np.array([9], np.int32), statistics=s, totals=s[0].astype(float))
-    journal.record(update)
-    again = journal.take()
-    assert again.words.tolist() == [9]
-    np.testing.assert_allclose(again.statistics, s)
-    assert again.log_decay == -0.5
 
 
 def test_threads_write_all_batches(corpus):

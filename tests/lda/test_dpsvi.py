@@ -1,5 +1,7 @@
 """DPSVI on virtual nodes: against the plain trainer, against NumPy under the schedule that happened, and counted."""
 
+import threading
+
 import numpy as np
 import pytest
 import torch
@@ -7,10 +9,13 @@ from lda_corpora import drawn
 
 import flockstep as fs
 from flockstep.lda import LDA
+from flockstep.lda import keeper as keeper_module
 from flockstep.lda.corpora import Corpus
 from flockstep.lda.dpsvi import DPSVI
+from flockstep.lda.journal import Page
 from flockstep.lda.keeper import Keeper
 from flockstep.lda.learner import Learner
+from flockstep.lda.letters import Draft, read
 from flockstep.lda.topics import Topics, Update
 from flockstep.lda.training import Schedule
 from flockstep.lda.workload import CommonSchedule, TopicDocuments
@@ -323,3 +328,55 @@ def test_a_common_schedule_alone_is_the_plain_one():
     assert [common.next() for _ in range(5)] == [plain.next() for _ in range(5)]
     common.learn(10, workers=3)
     assert [common.next() for _ in range(2)] == [14.0**-0.6, 17.0**-0.6]
+
+
+def test_a_delay_makes_the_first_rates_higher_and_the_last_ones_those_of_earlier_batches():
+    settings = {"decay": 0.5, "offset": 1.0}
+    plain, delayed = Schedule(**settings), Schedule(**settings, delay=30.0)
+    common = CommonSchedule.like(delayed)
+    rates = [(plain.next(), delayed.next()) for _ in range(10_000)]
+    assert all(late > usual for usual, late in rates)
+    assert rates[29][1] == pytest.approx((15 + 1) ** -0.5)
+    assert rates[-1][1] == pytest.approx((10_000 - 30 + 1) ** -0.5, rel=1e-4)
+    assert [common.next() for _ in range(3)] == [late for _, late in rates[:3]]
+    assert max(late for _, late in rates) <= 1
+
+
+def test_a_server_does_not_wait_while_a_reply_is_written(corpus, monkeypatch):
+    documents = TopicDocuments(corpus, model=model(), seed=3)
+
+    class Alone:
+        rank, size, rng = 0, 2, np.random.default_rng(0)
+
+        def answer(self, topic, handler):
+            self.handler = handler
+
+        def peers(self):
+            return [1]
+
+    node, writing, go_on = Alone(), threading.Event(), threading.Event()
+    written = keeper_module.written
+
+    def slowly(*arguments, **named):
+        writing.set()
+        assert go_on.wait(30)
+        return written(*arguments, **named)
+
+    documents.work_on(documents.start())
+    server = Keeper(node, documents, bits=8, least=0.1, trains=True)
+    hello = Draft(number=0, done=0, page=Page(50, 5, []), bits=8, least=0.0)
+    question = written(hello, n_words=50, rng=node.rng)
+    monkeypatch.setattr(keeper_module, "written", slowly)
+    replies = []
+    thread = threading.Thread(target=lambda: replies.append(node.handler(1, question)))
+    thread.start()
+    assert writing.wait(30)
+    stepping = threading.Thread(target=server.stepped, args=(1,), daemon=True)
+    stepping.start()
+    stepping.join(30)
+    assert not stepping.is_alive()
+    assert not replies
+    go_on.set()
+    thread.join(30)
+    assert read(replies[0], n_words=50, n_topics=5).done == 0
+    assert server.done == 1

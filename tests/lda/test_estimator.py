@@ -204,6 +204,7 @@ def test_before_it_is_fitted(corpus, name):
         {"topic_word_prior": -1.0},
         {"learning_decay": 1.5},
         {"learning_offset": 0.5},
+        {"learning_delay": -1},
         {"max_iter": -1},
         {"patience": 0},
         {"evaluate_every": 0},

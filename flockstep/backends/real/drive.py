@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine, Generator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Generic, TypeVar
 
+from flockstep.backends.real.hands import lend_a_hand
 from flockstep.modes import await_in_context, torch_modes
 
 T = TypeVar("T")
@@ -77,7 +78,7 @@ class Background(Generic[T]):
             self._result = stop.value
             self._ended.set()
         else:
-            threading.Thread(target=self._run, args=(coroutine, first), daemon=True).start()
+            lend_a_hand(lambda: self._run(coroutine, first))
 
     def _run(self, coroutine: Coroutine[Any, Any, T], first: Block) -> None:
         _here.background = True
