@@ -1,6 +1,8 @@
 """Nothing keeps a house from closing, and nothing that comes from outside keeps it from listening."""
 
+import faulthandler
 import socket
+import sys
 import threading
 from concurrent.futures import Future
 
@@ -31,14 +33,32 @@ def address_of(house):
     return house.box.members.me.address
 
 
+@pytest.fixture(autouse=True)
+def others():
+    """Threads of tests before this one, which may still be ending."""
+    _others.clear()
+    _others.update(threading.enumerate())
+
+
+_others = set()
+
+
+def ours(*names):
+    """The threads of this test's houses."""
+    return [thread for thread in {*threading.enumerate()} - _others if thread.name.startswith(names)]
+
+
 def ends(house):
-    """Whether a house closes, and leaves no thread."""
-    before = {*threading.enumerate()}
+    """Whether a house closes, and leaves no thread; if not, where all threads are is on stderr."""
+    mine = ours("mailbox", "pulse", "letters")
     closing = threading.Thread(target=house.close, daemon=True)
     closing.start()
     closing.join(SECONDS)
-    mine = [thread for thread in before if thread.name.startswith(("mailbox", "pulse", "letters"))]
-    return not closing.is_alive() and not any(thread.is_alive() for thread in mine)
+    left = [thread for thread in (closing, *mine) if thread.is_alive()]
+    if left:
+        print(left, file=sys.stderr)
+        faulthandler.dump_traceback(sys.__stderr__, all_threads=True)
+    return not left
 
 
 def until(condition):
@@ -66,7 +86,7 @@ def aside(function, *arguments):
 
 
 def attending():
-    return sum(thread.name == "mailbox connection" for thread in threading.enumerate())
+    return len(ours("mailbox connection"))
 
 
 def test_with_nothing_going_on():
