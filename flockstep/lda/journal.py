@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from flockstep.lda.expectations import compiled
+from flockstep.lda.instructions import AHEAD, fetch
 from flockstep.lda.topics import LEAST_LOG, Update
 
 _MOST_KEPT = 2**26
@@ -95,6 +96,8 @@ class Journal:
 def _add(slots: Any, names: Any, rows: Any, count: Any, aged: Any, words: Any, statistics: Any) -> Any:
     """Add statistics to the rows of their words, new ones at the end; how many rows there are."""
     for u in range(words.size):
+        if u + AHEAD < words.size and slots[words[u + AHEAD]] >= 0:
+            fetch(rows, slots[words[u + AHEAD]])
         slot, more = slots[words[u]], statistics[u]
         if slot < 0:
             slots[words[u]], names[count] = count, words[u]

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flockstep.lda.expectations import compiled, exp_psi, weights
+from flockstep.lda.instructions import AHEAD, fetch
 
 Floats = NDArray[np.float32]
 Words = NDArray[np.int32]
@@ -141,6 +142,8 @@ def _sums(rows: Floats) -> NDArray[np.float64]:
 @compiled
 def _gather(rows: Any, stamps: Any, log_decay: Any, prior: Any, words: Any, vb: bool, out: Any) -> None:
     for u in range(words.size):
+        if u + AHEAD < words.size:
+            fetch(rows, words[u + AHEAD])
         row, aged = rows[words[u]], np.float32(np.exp(log_decay - stamps[words[u]]))
         into = out[u]
         if vb:
@@ -154,6 +157,8 @@ def _gather(rows: Any, stamps: Any, log_decay: Any, prior: Any, words: Any, vb: 
 @compiled
 def _fold(rows: Any, stamps: Any, now: Any, words: Any, statistics: Any) -> None:
     for u in range(words.size):
+        if u + AHEAD < words.size:
+            fetch(rows, words[u + AHEAD])
         row, more, stamp = rows[words[u]], statistics[u], stamps[words[u]]
         if now <= stamp:
             aged = np.float32(np.exp(now - stamp))

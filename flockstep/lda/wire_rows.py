@@ -6,12 +6,10 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
-from numba.core import types
-from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from flockstep.lda.expectations import compiled, in_place
+from flockstep.lda.instructions import AHEAD, fetch, how_many, lowest_bit, shifted
 
 INFINITE = 0x7F800000
 """The bits of a float that is no number any more."""
@@ -49,43 +47,33 @@ def _put(out: Any, at: Any, number: Any) -> Any:
     return at + 1
 
 
-@intrinsic
-def _lowest_bit(context: Any, bits: Any) -> Any:
-    """The number of the lowest bit that is set."""
-
-    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
-
-    return types.uint64(types.uint64), code
-
-
-@compiled
+@in_place
 def _round(
     row: Any, values: Any, shift: Any, base: Any, floor: Any, lowest: Any, coins: Any, codes: Any, marks: Any
-) -> Any:
-    """The code of every number of a row, by a coin of its own; how many are not 0. No branches: vectors of eight."""
+) -> None:
+    """The code of every number of a row, by a coin of its own, and which are not 0. No branches: vectors of eight."""
     mask = np.uint32((np.uint32(1) << shift) - np.uint32(1))
-    least = np.uint32((floor >> shift) - base)
-    count = np.uint32(0)
+    least = np.uint32(shifted(floor, shift) - base)  # type: ignore[call-arg]
     for k in range(row.size):
-        coin, bits = coins[k], row[k]
-        large = np.uint32((np.uint32(bits + (coin & mask)) >> shift) - base)
-        small = least if np.float32(np.int32(coin)) * lowest < values[k] * np.float32(2**24) else np.uint32(0)
-        code = large if bits >= floor else small
+        coin, value = coins[k], values[k]
+        large = np.uint32(shifted(np.uint32(row[k] + (coin & mask)), shift) - base)
+        small = least if np.float32(np.int32(coin)) * lowest < value * np.float32(2**24) else np.uint32(0)
+        code = small if value < lowest else large
         codes[k], marks[k] = code, code != np.uint32(0)
-        count += np.uint32(code != np.uint32(0))
-    return count
 
 
 @in_place
-def _flag(eights: Any, many: Any) -> None:
-    """A bit for each byte that is 1: eight of these to a byte by one product."""
+def _flag(eights: Any, many: Any) -> Any:
+    """A bit for each byte that is 1: eight of these to a byte by one product. How many there are."""
+    count = np.int64(0)
     for first in range(many.size):
         flags = np.uint64(0)
         for group in range(8):
             byte = (eights[8 * first + group] * np.uint64(0x0102040810204080)) >> np.uint64(56)
             flags |= byte << np.uint64(8 * group)
         many[first] = flags
+        count += np.int64(how_many(flags))  # type: ignore[call-arg]
+    return count
 
 
 @in_place
@@ -104,13 +92,13 @@ def _put_row(codes: Any, many: Any, flags: Any, way: Any, width: Any, out: Any, 
         for first in range(many.size):
             left = many[first]
             while left:
-                topic = 64 * first + np.int64(_lowest_bit(left))  # type: ignore[call-arg]
+                topic = 64 * first + np.int64(lowest_bit(left))  # type: ignore[call-arg]
                 at = _put_number(np.uint32(topic), 1 if topics <= 256 else 2, out, at)
                 left &= left - np.uint64(1)
     for first in range(many.size):
         left = many[first]
         while left:
-            code = codes[64 * first + np.int64(_lowest_bit(left))]  # type: ignore[call-arg]
+            code = codes[64 * first + np.int64(lowest_bit(left))]  # type: ignore[call-arg]
             at = _put_number(code, width, out, at)
             left &= left - np.uint64(1)
     return at
@@ -141,29 +129,30 @@ def write_rows(
     lowest = np.array([floor], np.uint32).view(np.float32)[0]
     values = told.view(np.float32)
     at, rows, last = 0, 0, -1
-    for u in order:
+    for i in range(order.size):
+        u = order[i]
+        if i + AHEAD < order.size:
+            fetch(told, order[i + AHEAD])
         stir = np.uint32(seed) + np.uint32(u) * np.uint32(0x9E3779B1)
         stir = np.uint32((stir ^ (stir >> np.uint32(16))) * np.uint32(0x85EBCA6B))
         start = np.int64((stir ^ (stir >> np.uint32(13))) % np.uint32(coins.size // 2))
-        count = np.int64(
-            _round(
-                told[u],
-                values[u],
-                np.uint32(shift),
-                np.uint32(base),
-                np.uint32(floor),
-                lowest,
-                coins[start : start + topics],
-                codes,
-                marks,
-            )
+        _round(
+            told[u],
+            values[u],
+            np.uint32(shift),
+            np.uint32(base),
+            np.uint32(floor),
+            lowest,
+            coins[start : start + topics],
+            codes,
+            marks,
         )
+        count = _flag(eights, many)
         if count == 0:
             continue
         at = _put(out, at, words[u] - last - 1)
         at = _put(out, at, count)
         last, rows = words[u], rows + 1
-        _flag(eights, many)
         at = _put_row(codes, many, flags, _way(count, topics, width), width, out, at)
     return at, rows
 
@@ -195,7 +184,7 @@ def _which(data: Any, at: Any, count: Any, topics: Any, way: Any, chosen: Any) -
             for byte in range(min(8, flags - first)):
                 left |= np.uint64(data[at + first + byte]) << np.uint64(8 * byte)
             while left and found <= count:
-                chosen[found] = 8 * first + np.int64(_lowest_bit(left))  # type: ignore[call-arg]
+                chosen[found] = 8 * first + np.int64(lowest_bit(left))  # type: ignore[call-arg]
                 left &= left - np.uint64(1)
                 found += 1
         return found == count and chosen[count - 1] < topics

@@ -76,7 +76,9 @@ def test_the_numbers_are_the_models(made):
         assert topic["size"] == pytest.approx(seen.sizes[k], rel=1e-5)
         columns = [WORDS.index(told["words"][word]) for word in topic["words"]]
         assert topic["shares"] == pytest.approx(topics[k, columns], rel=1e-5)
-        assert [WORDS.index(told["words"][w]) for w in topic["words"][:5]] == np.argsort(-topics[k])[:5].tolist()
+        assert [WORDS.index(told["words"][w]) for w in topic["words"][:5]] == np.argsort(-topics[k], kind="stable")[
+            :5
+        ].tolist()
         assert [share for *_, share in map(dict.values, topic["documents"])] == pytest.approx(seen.shares[k], rel=1e-5)
         for other, distance in topic["near"]:
             assert distance == pytest.approx(apart[k, other], rel=1e-4)
@@ -94,7 +96,7 @@ def test_words_of_every_weight_are_there(made):
         named = {WORDS.index(page.told["words"][word]) for word in topic["words"]}
         for weight in (0.0, 0.6, 1.0):
             relevance = weight * np.log(topics[k]) + (1 - weight) * np.log(topics[k] / seen.frequencies)
-            assert set(np.argsort(-relevance)[:30].tolist()) <= named
+            assert set(np.argsort(-relevance, kind="stable")[:30].tolist()) <= named
 
 
 # Just enough of a browser for the program to run: elements that take what is put in, and a plotting library that tells.
