@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import os
 import platform
 import shlex
 import sys
@@ -101,7 +102,8 @@ def command() -> str:
 def versions() -> str:
     """What it ran on."""
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"{torch.get_num_threads()} CPU thread(s)"
-    return f"flockstep {flockstep.__version__}, torch {torch.__version__}, Python {platform.python_version()}, {device}"
+    software = f"flockstep {flockstep.__version__}, torch {torch.__version__}, Python {platform.python_version()}"
+    return f"{software}, {os.cpu_count()} cores {platform.machine()}, {device}"
 
 
 def _cell(value: Any) -> str:
