@@ -22,8 +22,9 @@ help:  ## what can be made
 demo: .venv/ready  ## the main job: real processes, then virtual nodes, one table, a picture and a report (3 minutes)
 	@$(BIN)/flockstep demo
 
+# Three at a time on two cores: many wait for processes that wait for each other.
 test: check  ## every test, real processes included
-	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m slow
+	$(BIN)/python -m pytest -q -n 3 --dist worksteal -m slow
 
 check: .venv/ready lint  ## the fast part, two tests at a time
 	$(BIN)/python -m pytest -q -n 2 -m "not slow"

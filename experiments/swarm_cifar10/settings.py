@@ -44,7 +44,7 @@ class Size:
 
     def quick(self) -> Size:
         """The same on next to nothing."""
-        return replace(self, nodes=(2,), passes=2.0, batch=4, images=32, tests=50, points=1, device="cpu", workers=1)
+        return replace(self, nodes=(2,), passes=1.0, batch=4, images=32, tests=20, points=1, device="cpu", workers=1)
 
 
 @dataclass(frozen=True)

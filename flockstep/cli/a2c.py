@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -15,6 +13,7 @@ from typer import Argument, Option
 
 from flockstep import check
 from flockstep.cli import consoles, options
+from flockstep.cli.stopping import Stop
 
 if TYPE_CHECKING:
     from flockstep.rl import HSA2C, Row
@@ -132,7 +131,7 @@ def _train(model: HSA2C, steps: int, tensorboard: Path | None) -> bool:
     """Train with a bar; tells whether Ctrl-C ended it."""
     with ExitStack() as stack:
         write = _board(stack, tensorboard)
-        stop = stack.enter_context(_Stop())
+        stop = stack.enter_context(Stop())
 
         def callback(row: Row) -> bool:
             write(row)
@@ -143,7 +142,7 @@ def _train(model: HSA2C, steps: int, tensorboard: Path | None) -> bool:
 
 
 def _train_on_nodes(model: HSA2C, steps: int, nodes: int, tensorboard: Path | None) -> bool:
-    """The same on several processes, where Ctrl-C ends all and leaves nothing to save."""
+    """The same on several processes."""
     from flockstep.rl.nodes import learn_on_nodes
     from flockstep.rl.watching import Watching
 
@@ -151,13 +150,14 @@ def _train_on_nodes(model: HSA2C, steps: int, nodes: int, tensorboard: Path | No
     with ExitStack() as stack:
         write = _board(stack, tensorboard)
         watching = stack.enter_context(Watching(f"{nodes} nodes", since, since + steps, bar=True, lines=False))
+        stop = stack.enter_context(Stop())
 
         def callback(row: Row) -> None:
             write(row)
             watching.show(row)
 
-        learn_on_nodes(model, steps, nodes=nodes, callback=callback)
-    return False
+        learn_on_nodes(model, steps, nodes=nodes, callback=callback, stop=stop)
+    return stop.asked
 
 
 def _board(stack: ExitStack, folder: Path | None) -> Callable[[Row], None]:
@@ -194,30 +194,6 @@ def _tell(model: HSA2C, env: str, name: Path, saved: Path, film: Path | None, ep
         paths["Episode"] = gif(model, film, seed=model.seed)
     for what, path in paths.items():
         console.print(f"{what + ':':9}{path}", markup=False, soft_wrap=True)
-
-
-class _Stop:
-    """Ctrl-C asks to stop, and the training does at its next report; a second one stops at once."""
-
-    asked = False
-
-    def __enter__(self) -> _Stop:
-        self._before = signal.signal(signal.SIGINT, self._ask) if _in_main_thread() else None
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._before is not None:
-            signal.signal(signal.SIGINT, self._before)
-
-    def _ask(self, *_: object) -> None:
-        if self.asked:
-            raise KeyboardInterrupt
-        self.asked = True
-        consoles.complain("Ctrl-C: stopping and saving; once more stops at once.")
-
-
-def _in_main_thread() -> bool:
-    return threading.current_thread() is threading.main_thread()
 
 
 @contextmanager

@@ -35,9 +35,11 @@ def keep_going(command: Sequence[str], environments: Sequence[Mapping[str, str]]
 
     A node that dies is started again, up to ``restarts`` times; the others go on in any case.
     """
+    nodes: list[_Started] = []
     with _ended_by_signals():
-        nodes = [_start(command, environment) for environment in environments]
         try:
+            with _in_one_piece():
+                nodes.extend(_start(command, environment) for environment in environments)
             while any(node.code is None for node in nodes):
                 for node in nodes:
                     if node.code is None:
@@ -99,7 +101,8 @@ def _look_at(node: _Started, command: Sequence[str], restarts: int) -> None:
         return
     node.restarts += 1
     consoles.complain(f"{node.name} (process {node.process.pid}) {how(code)}; it is started again.")
-    node.process = _process(command, node.environment)
+    with _in_one_piece():
+        node.process = _process(command, node.environment)
 
 
 def how(code: int) -> str:
@@ -118,6 +121,23 @@ def _end(nodes: Sequence[_Started]) -> None:
         except subprocess.TimeoutExpired:
             node.process.kill()
             node.process.wait()
+
+
+@contextmanager
+def _in_one_piece() -> Iterator[None]:
+    """Ctrl-C and SIGTERM inside are felt at the end: a process that nobody knows of yet is ended by nobody."""
+    felt: list[int] = []
+    before = {
+        number: signal.signal(number, lambda number, frame: felt.append(number))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    for sign in felt:
+        signal.raise_signal(sign)
 
 
 @contextmanager

@@ -46,7 +46,7 @@ you ask for it.
   topics.csv                                      top words of every topic
   topics.html                                     the page to explore them
 
-Ctrl-C stops early and saves what was learned so far (with --nodes: nothing).
+Ctrl-C stops early and saves what was learned so far.
 """
 
 TRANSFORM_HELP = """Say how much of each topic new documents have.

@@ -14,6 +14,7 @@ import typer
 
 from flockstep import units
 from flockstep.cli import consoles, topics
+from flockstep.cli.stopping import Stop
 from flockstep.lda import LDA, coherence, export, files, sources
 from flockstep.lda.holdout import split
 from flockstep.lda.nodes import fit_on_nodes
@@ -22,6 +23,7 @@ from flockstep.lda.survey import Survey, survey
 from flockstep.lda.text import Words
 from flockstep.lda.topics import Topics
 from flockstep.lda.words import words_of
+from flockstep.trace import Row
 
 _SCORED_WORDS = 10
 _REPORT = "report.json"
@@ -112,13 +114,25 @@ def _learn(model: LDA, kept: Any, apart: Any, nodes: int) -> None:
     if nodes == 1:
         model.fit(kept, eval_docs=apart)
         return
-    with consoles.messages().status(f"{nodes} processes learn ..."):
-        fit_on_nodes(model, kept, nodes=nodes, eval_docs=apart)
+    with Stop() as stop:
+        try:
+            with consoles.messages().status(f"{nodes} processes learn ...") as status:
+
+                def show(row: Row) -> None:
+                    status.update(f"{nodes} processes learn: perplexity {row.loss:,.0f} after {row.seconds:.0f} s ...")
+
+                fit_on_nodes(model, kept, nodes=nodes, eval_docs=apart, callback=show, stop=stop)
+        except KeyboardInterrupt:
+            consoles.complain("Stopped at once; nothing is saved.")
+            raise typer.Exit(consoles.INTERRUPTED) from None
+    if stop.asked:
+        raise KeyboardInterrupt
 
 
 def _save_early(model: LDA, source: sources.Source, out: Path) -> None:
     table = getattr(model, "topics_", None)
-    if table is None or not table.log_decay:
+    # Decay of nodes is in the table already; they have counted their batches.
+    if table is None or not (table.log_decay or getattr(model, "n_batch_iter_", 1) > 1):
         consoles.complain("Stopped by Ctrl-C before anything was learned; nothing is saved.")
         return
     model.topics_ = _copied(table)

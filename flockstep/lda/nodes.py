@@ -33,13 +33,15 @@ def fit_on_nodes(
     timeout: str | float = 300.0,
     on: str = "processes",
     callback: Callable[[Row], None] | None = None,
+    stop: Callable[[], bool] | None = None,
 ) -> Trace:
     """Fit ``model`` in place by ``nodes`` workers, each with ``n_jobs`` lock-free threads and documents of its own.
 
     All together go through ``max_iter`` times as many documents as there are; if one is killed, the others take its
     part. With ``eval_docs``, some ``rows`` looks at held-out documents are taken beside the training, and ``callback``
-    sees each; losses of the trace are their perplexity. Under torchrun this runs one of the nodes that it started, and
-    the model is fitted where the server is.
+    sees each; losses of the trace are their perplexity. Once ``stop`` says yes, the nodes end early, and the model has
+    what they learned. Under torchrun this runs one of the nodes that it started, and the model is fitted where the
+    server is.
     """
     check.whole("fit_on_nodes", "nodes", nodes)
     check.whole("fit_on_nodes", "rows", rows)
@@ -68,17 +70,30 @@ def fit_on_nodes(
         seed=seed,
         on=on,
         on_row=callback if eval_docs is not None else None,
+        stop=stop,
     )
     # Where the server died, any other has learned nearly the same.
     workload.fill(model, trace.models.get(strategy.server, next(iter(trace.models.values()))))
-    _tell(model, trace, looked=eval_docs is not None, batch=batch, threads=threads, workers=workers)
+    _tell(
+        model,
+        trace,
+        looked=eval_docs is not None,
+        batch=batch,
+        threads=threads,
+        workers=workers,
+        documents=workload.n_documents,
+        stopped=stop is not None and stop(),
+    )
     return trace
 
 
-def _tell(model: LDA, trace: Trace, *, looked: bool, batch: int, threads: int, workers: int) -> None:
+def _tell(
+    model: LDA, trace: Trace, *, looked: bool, batch: int, threads: int, workers: int, documents: int, stopped: bool
+) -> None:
     """What ``fit`` would have left in the estimator."""
     done = sum(report.steps for report in trace.nodes) * threads
-    model.batch_size_, model.n_batch_iter_, model.n_iter_ = batch, done + 1, model.max_iter
+    model.batch_size_, model.n_batch_iter_ = batch, done + 1
+    model.n_iter_ = model.max_iter if not stopped else min(model.max_iter, done * batch // documents)
     model.training_seconds_ = max(report.seconds for report in trace.nodes)
     model.eval_scores_ = [
         {"documents": row.step * workers * threads * batch, "seconds": row.seconds, "perplexity": row.loss}

@@ -31,13 +31,15 @@ def learn_on_nodes(
     episodes: int = 20,
     timeout: str | float = 300.0,
     callback: Callable[[Row], object] | None = None,
+    stop: Callable[[], bool] | None = None,
 ) -> Trace:
     """Train ``model`` in place by ``nodes`` workers, each with the model's own number of lock-free threads.
 
     A node's step is a burst of ``local_updates`` updates of every thread and costs one message. All nodes together
     take ``total_timesteps``; if one is killed, the others take its part. ``callback`` sees some ``rows`` rows, with
     the mean return of ``episodes`` episodes that are played beside the training; so does the model's history. Losses
-    of the trace are minus that. Under torchrun this runs one of the nodes that it started.
+    of the trace are minus that. Once ``stop`` says yes, the nodes end early, and the model has what they learned. Under
+    torchrun this runs one of the nodes that it started.
     """
     check.whole("learn_on_nodes", "total_timesteps", total_timesteps)
     check.whole("learn_on_nodes", "nodes", nodes)
@@ -75,7 +77,10 @@ def learn_on_nodes(
         timeout=timeout,
         seed=model.seed,
         on_row=on_row,
+        stop=stop,
     )
     workload.fill(model.policy, trace.models.get(strategy.server, trace.model))
-    model.num_timesteps = since + steps * workload.timesteps
+    # Of one that was killed nobody knows how many it took, but the others took what was left.
+    done = steps if stop is None or not stop() else min(steps, sum(report.steps for report in trace.nodes))
+    model.num_timesteps = since + done * workload.timesteps
     return trace

@@ -121,8 +121,9 @@ app()
 
 
 @pytest.mark.slow
-def test_ctrl_c_saves_what_there_is(tmp_path):
-    call = [sys.executable, "-c", STARTED, "CartPole-v1", "--steps", "1000000000", "--threads", "2"]
+@pytest.mark.parametrize("parallel", [("--threads", "2"), ("--nodes", "2")], ids=" ".join)
+def test_ctrl_c_saves_what_there_is(tmp_path, parallel):
+    call = [sys.executable, "-c", STARTED, "CartPole-v1", "--steps", "1000000000", *parallel]
     process = subprocess.Popen(
         [*call, "--out", str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ
     )

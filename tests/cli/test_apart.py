@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from flockstep.cli import app
+from flockstep.cli import apart, app
 
 pytestmark = pytest.mark.slow
 FLOCKSTEP = str(Path(sys.executable).with_name("flockstep"))
@@ -119,6 +119,27 @@ def test_a_signal_ends_all_and_leaves_nobody(tmp_path, sign):
     for pid in nodes:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
+
+
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("which", [1, 2, 3, 4])
+def test_nor_does_one_that_comes_while_nodes_are_started(monkeypatch, sign, which):
+    """The last of the four is the third node's second process: its first ended badly."""
+    started, start = [], apart._process
+
+    def interrupted(command, environment):
+        started.append(start(["-c", "import sys; sys.exit(1)" if len(started) == 2 else command[1]], environment))
+        if len(started) == which:
+            signal.raise_signal(sign)
+        return started[-1]
+
+    monkeypatch.setattr(apart, "_process", interrupted)
+    environments = [{"RANK": str(rank)} for rank in range(3)]
+    with pytest.raises((SystemExit, KeyboardInterrupt)):
+        apart.keep_going(["-c", "import time; time.sleep(600)"], environments, restarts=1)
+    # All were to be started, so all were, and no longer are.
+    assert len(started) == max(3, which)
+    assert all(process.poll() is not None for process in started)
 
 
 @pytest.mark.parametrize(

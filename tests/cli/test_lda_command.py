@@ -279,6 +279,49 @@ def test_ctrl_c_for_real(corpus, tmp_path, jobs, signs):
     assert model.topics_.totals == pytest.approx(model.topics_.rows.sum(axis=0), rel=1e-4)
 
 
+# The first row is from before the first batch.
+ON_NODES = """
+import os
+from flockstep.cli import lda_work
+from flockstep.cli.lda import app
+fit = lda_work.fit_on_nodes
+def told_fit(model, counts, *, callback, **others):
+    def told(row):
+        callback(row)
+        if row.step > 0:
+            os.write(2, b"learning\\n")
+    fit(model, counts, rows=1000, callback=told, **others)
+lda_work.fit_on_nodes = told_fit
+app()
+"""
+
+
+@pytest.mark.slow
+def test_ctrl_c_for_real_on_nodes(corpus, tmp_path):
+    command = [sys.executable, "-c", ON_NODES, "fit", corpus, "--out", tmp_path / "out", "--nodes", "2"]
+    command += ["--topics", "3", "--passes", "100000", "--batch", "5", "--held-out", "0.2"]
+    # A group of its own: a terminal sends Ctrl-C to all of them.
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        while (line := process.stderr.readline()) and line != "learning\n":
+            pass
+        assert line == "learning\n"
+        os.killpg(process.pid, signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 130, err
+    assert "Traceback" not in err
+    assert "Ctrl-C: stopping and saving; once more stops at once." in err
+    assert "What was learned so far is saved" in err
+    assert out == ""
+    model = files.load(tmp_path / "out")
+    assert np.isfinite(model.components_).all()
+    assert model.n_components == 3
+
+
 MISTAKES = [
     (["fit", "EMPTY"], "there are no documents in"),
     (["fit", "nowhere"], "there is neither a file nor a folder nowhere"),

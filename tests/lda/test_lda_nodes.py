@@ -73,6 +73,20 @@ def test_an_estimator_is_fitted_by_processes():
     assert Completion(HELD_OUT).of_components(ours.components_) < 0.65 * begun.loss(begun.start())
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("on", ["threads", "processes"])
+def test_one_that_is_stopped_has_what_was_learned(on):
+    ours = LDA(6, objective="map", batch_size=25, max_iter=10**6, random_state=0)
+    seen = []
+    # A look after every million of steps or so would come too late: as many as there are batches in four passes.
+    looks = {"eval_docs": HELD_OUT, "rows": 10**6 // 4, "callback": seen.append}
+    trace = fit_on_nodes(ours, LEARNED, nodes=2, on=on, stop=lambda: len(seen) > 2, **looks)
+    assert 0 < sum(node.steps for node in trace.nodes) == ours.n_batch_iter_ - 1
+    assert ours.n_iter_ == (ours.n_batch_iter_ - 1) * 25 // 700 < 10**6
+    begun = TopicDocuments(LEARNED, model=ours, held_out=HELD_OUT)
+    assert Completion(HELD_OUT).of_components(ours.components_) < 0.65 * begun.loss(begun.start())
+
+
 def test_an_estimator_is_fitted_by_threads():
     ours = LDA(6, batch_size=25, max_iter=1, random_state=0)
     fit_on_nodes(ours, LEARNED[:100], nodes=2, on="threads")

@@ -5,17 +5,15 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import defaultdict
-from collections.abc import Callable
 
 from flockstep.backends.real.fabric import Fabric, MakeFabric
-from flockstep.backends.real.jobs import Job, Outcome
+from flockstep.backends.real.jobs import Job, OnRow, Outcome, Stop
 from flockstep.backends.real.threads import Hub, ThreadFabric
 from flockstep.backends.real.verdict import verdict
 from flockstep.errors import FlockstepError
-from flockstep.trace import Row
 
 
-def run_threads(job: Job, on_row: Callable[[Row], None] | None) -> dict[int, Outcome]:
+def run_threads(job: Job, on_row: OnRow | None, stop: Stop | None = None) -> dict[int, Outcome]:
     """Run every node in a thread of its own."""
     outcomes: dict[int, Outcome] = {}
     errors: dict[int, FlockstepError] = {}
@@ -37,7 +35,7 @@ def run_threads(job: Job, on_row: Callable[[Row], None] | None) -> dict[int, Out
 
     def body(rank: int) -> None:
         try:
-            outcomes[rank] = job.run(rank, fabrics(rank), on_row)
+            outcomes[rank] = job.run(rank, fabrics(rank), on_row, stop)
         except FlockstepError as error:
             with lock:
                 errors[rank] = error

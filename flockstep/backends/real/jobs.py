@@ -23,6 +23,11 @@ from flockstep.timeline import Timeline
 from flockstep.trace import NodeReport, Row, Trace
 from flockstep.workloads.workload import Workload
 
+OnRow = Callable[[Row], None]
+"""Who is told of a record as soon as it is taken."""
+Stop = Callable[[], bool]
+"""Says whether to take no more steps; asked before each."""
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -54,7 +59,7 @@ class Job(Protocol):
     def name(self) -> str:
         """What it is, in the words of a trace."""
 
-    def run(self, rank: int, make_fabric: MakeFabric, on_row: Callable[[Row], None] | None) -> Outcome:
+    def run(self, rank: int, make_fabric: MakeFabric, on_row: OnRow | None, stop: Stop | None) -> Outcome:
         """One node's whole life, on whichever thread or process this is."""
 
 
@@ -82,7 +87,7 @@ class TrainWorkload:
         """The strategy, as one would write it."""
         return describe(self.strategy)
 
-    def run(self, rank: int, make_fabric: MakeFabric, on_row: Callable[[Row], None] | None) -> Outcome:
+    def run(self, rank: int, make_fabric: MakeFabric, on_row: OnRow | None, stop: Stop | None) -> Outcome:
         """Run the strategy's program to its end."""
         node, fabric = None, make_fabric(is_one_sided(self.strategy))
         try:
@@ -100,6 +105,7 @@ class TrainWorkload:
                 one_sided=is_one_sided(self.strategy),
                 keeping=self.keeping,
                 strategy=self.name,
+                stop=stop,
             )
             drive(self.strategy.run(node))
             node.finish()
@@ -135,7 +141,7 @@ class CallFunction:
         """The function's name."""
         return describe(self.function)
 
-    def run(self, rank: int, make_fabric: MakeFabric, on_row: Callable[[Row], None] | None) -> Outcome:
+    def run(self, rank: int, make_fabric: MakeFabric, on_row: OnRow | None, stop: Stop | None) -> Outcome:
         """Call the function in a place of its own."""
         seat = RealPlace(rank, self.size, self.seed, make_fabric, self.keeping)
         before = place.set_current(seat)

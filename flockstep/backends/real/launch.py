@@ -11,7 +11,7 @@ import torch
 
 from flockstep import check, units
 from flockstep.backends.real.crowd import run_threads
-from flockstep.backends.real.jobs import CallFunction, Job, TrainWorkload, assemble
+from flockstep.backends.real.jobs import CallFunction, Job, OnRow, Stop, TrainWorkload, assemble
 from flockstep.backends.real.joined import process_fabrics, torchrun_store
 from flockstep.backends.real.keeping import Keeping
 from flockstep.budget import Budget
@@ -34,6 +34,7 @@ def launch(
     timeout: str | float = 300.0,
     seed: int = 0,
     on_row: Callable[[Row], None] | None = None,
+    stop: Callable[[], bool] | None = None,
     timeline: bool = False,
 ) -> Trace:
     """Run a strategy on a workload, or your own function that joins, for real: the same program as ``simulate``.
@@ -44,8 +45,10 @@ def launch(
     the trace holds this process's own. An exception in any node ends all and is raised here; so does Ctrl-C; but a
     one-sided strategy on a workload goes on without a node that was killed. ``timeout`` is how long any wait may last.
     ``steps``, ``optimizer``, ``record_every`` and ``on_row`` are for workloads; what your own function returns is in
-    the trace's ``results``, by rank. With ``timeline`` the trace holds one, of what every node did when and of who sent
-    how much to whom; nodes on several machines are as well aligned in it as these machines' clocks.
+    the trace's ``results``, by rank. ``stop`` is asked again and again; once it says yes, nodes of a one-sided strategy
+    take no more steps and end in order, and the trace is of what they did. With ``timeline`` the trace holds one, of
+    what every node did when and of who sent how much to whom; nodes on several machines are as well aligned in it as
+    these machines' clocks.
     """
     check.one_of("launch", "on", on, ("processes", "threads"))
     check.whole("launch", "seed", seed, at_least=0)
@@ -73,13 +76,15 @@ def launch(
             timeout=limit,
             keeping=keeping,
         )
+    if stop is not None and not job.one_sided:
+        raise ValueError("launch.stop is for one-sided strategies: others wait for each other at steps they agreed on")
     if torchrun:
-        return _as_one_of_torchruns(job, on_row)
+        return _as_one_of_torchruns(job, on_row, stop)
     if on == "threads":
-        return assemble(job, run_threads(job, on_row))
+        return assemble(job, run_threads(job, on_row, stop))
     from flockstep.backends.real.spawn import run_processes
 
-    return assemble(job, run_processes(job, on_row))
+    return assemble(job, run_processes(job, on_row, stop))
 
 
 def _size(nodes: int | None, torchrun: bool) -> int:
@@ -93,9 +98,9 @@ def _size(nodes: int | None, torchrun: bool) -> int:
     return world
 
 
-def _as_one_of_torchruns(job: Job, on_row: Callable[[Row], None] | None) -> Trace:
+def _as_one_of_torchruns(job: Job, on_row: OnRow | None, stop: Stop | None) -> Trace:
     store, rank, size = torchrun_store()
-    trace = assemble(job, {rank: job.run(rank, process_fabrics(store, rank, size, job.timeout), on_row)})
+    trace = assemble(job, {rank: job.run(rank, process_fabrics(store, rank, size, job.timeout), on_row, stop)})
     store.set(f"report/{rank}", trace.to_json())
     every = [Trace.from_json(store.get(f"report/{other}").decode()) for other in range(size)]
     trace.nodes = [node for other in every for node in other.nodes]

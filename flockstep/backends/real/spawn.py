@@ -8,7 +8,6 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
 from dataclasses import replace
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -19,23 +18,24 @@ import torch
 
 from flockstep.backends.real import c10d, children
 from flockstep.backends.real.interrupts import interrupted_later
-from flockstep.backends.real.jobs import Job, Outcome
+from flockstep.backends.real.jobs import Job, OnRow, Outcome, Stop
 from flockstep.backends.real.joined import process_fabrics
 from flockstep.backends.real.rendezvous import Rendezvous
 from flockstep.backends.real.verdict import verdict
 from flockstep.errors import FlockstepError, NodeDied, NodeFailed, located
-from flockstep.trace import Row
 
 # How long nodes may take to tell their own errors, once the first has told its.
 _GRACE = 2.0
+# How often whoever may stop the run is asked.
+_LOOK_EVERY = 0.1
 
 
-def run_processes(job: Job, on_row: Callable[[Row], None] | None) -> dict[int, Outcome]:
+def run_processes(job: Job, on_row: OnRow | None, stop: Stop | None = None) -> dict[int, Outcome]:
     """Run every node in a process of its own."""
     children = _Children(job)
     try:
         children.start()
-        return children.attend(on_row)
+        return children.attend(on_row, stop)
     finally:
         children.end()
 
@@ -55,6 +55,8 @@ class _Children:
         self._deaths: dict[int, FlockstepError] = {}
         self._ranks: dict[Connection, int] = {}
         self._processes: list[Any] = []
+        # A byte that all share, without a lock: one who is killed takes none along.
+        self._stopped = children.context().RawValue("b", 0)
 
     def start(self) -> None:
         """Start them all, even where Ctrl-C comes in the middle of it: half a process cannot be ended in order."""
@@ -62,18 +64,23 @@ class _Children:
         with interrupted_later():
             for rank in range(self._size):
                 ours, theirs = context.Pipe(duplex=False)
-                arguments = (rank, self._size, self._path, self._payload, theirs)
+                arguments = (rank, self._size, self._path, self._payload, theirs, self._stopped)
                 process = context.Process(target=_child, args=arguments, name=f"flockstep node {rank}", daemon=True)
                 process.start()
                 theirs.close()
                 self._processes.append(process)
                 self._ranks[ours] = rank
 
-    def attend(self, on_row: Callable[[Row], None] | None) -> dict[int, Outcome]:
+    def attend(self, on_row: OnRow | None, stop: Stop | None) -> dict[int, Outcome]:
         """Listen until every child has ended; raises what went wrong first."""
         deadline = None
         while self._ranks and (deadline is None or time.monotonic() < deadline):
-            for ready in wait(list(self._ranks), None if deadline is None else max(0.0, deadline - time.monotonic())):
+            if stop is not None and stop():
+                self._stopped.value = 1
+            patience = None if stop is None else _LOOK_EVERY
+            if deadline is not None:
+                patience = max(0.0, deadline - time.monotonic())
+            for ready in wait(list(self._ranks), patience):
                 self._hear(ready, on_row)  # type: ignore[arg-type]
             if self._errors and deadline is None:
                 deadline = time.monotonic() + _GRACE
@@ -81,7 +88,7 @@ class _Children:
             raise verdict(self._errors or self._deaths)
         return self._outcomes
 
-    def _hear(self, connection: Connection, on_row: Callable[[Row], None] | None) -> None:
+    def _hear(self, connection: Connection, on_row: OnRow | None) -> None:
         rank = self._ranks[connection]
         try:
             kind, thing = connection.recv()
@@ -120,14 +127,14 @@ class _Children:
         self._folder.cleanup()
 
 
-def _child(rank: int, size: int, path: str, payload: bytes, connection: Connection) -> None:
+def _child(rank: int, size: int, path: str, payload: bytes, connection: Connection, stopped: Any) -> None:
     children.begin_as_child()
     torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // size) if hasattr(os, "sched_getaffinity") else 1)
     code = 0
     try:
         job: Job = cloudpickle.loads(payload)
         fabrics = process_fabrics(c10d.FileStore(path, -1), rank, size, job.timeout)
-        outcome = job.run(rank, fabrics, lambda row: connection.send(("row", row)))
+        outcome = job.run(rank, fabrics, lambda row: connection.send(("row", row)), lambda: bool(stopped.value))
         connection.send(("outcome", cloudpickle.dumps(replace(outcome, model=outcome.model.detach().cpu()))))
     except Exception as raised:
         error = located(raised, rank, 0.0)

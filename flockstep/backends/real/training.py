@@ -43,6 +43,7 @@ class TrainingNode(RealNode):
         one_sided: bool = False,
         keeping: Keeping = Keeping(),
         strategy: str = "",
+        stop: Callable[[], bool] | None = None,
     ) -> None:
         super().__init__(fabric, rank, size, seed, keeping, strategy)
         self.params = workload.start()
@@ -53,7 +54,7 @@ class TrainingNode(RealNode):
         self._crew: Crew | None = None
         self.workload, self._on_row = workload, on_row
         self._data = stream(seed, rank, "data")
-        self._one_sided = one_sided
+        self._one_sided, self._stop = one_sided, stop
         self.ledger = Ledger(self, steps, together=not one_sided) if isinstance(steps, Budget) else None
         if one_sided:
             snapshots.answer(self, self.answer_unseen)
@@ -61,6 +62,11 @@ class TrainingNode(RealNode):
     def steps(self) -> AsyncIterator[int]:
         """As many as were asked for, of this node or of all together."""
         return _Steps(self)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether it was told to take no more steps."""
+        return self._stop is not None and self._stop()
 
     def tensors(self, v: Tensor) -> list[Tensor]:
         """As the workload knows them."""
@@ -121,6 +127,8 @@ class TrainingNode(RealNode):
 
     def _counts(self, threads: int, steps: int) -> list[int]:
         """How many steps each member takes: fewer where the run ends."""
+        if self.stopped:
+            return [0] * threads
         if self.ledger is not None:
             counts = [0 if self.ledger.progress >= 1 else steps] * threads
             for _ in range(sum(counts)):
@@ -200,7 +208,7 @@ class _Steps:
     async def __anext__(self) -> int:
         node, k = self._node, self._node.step_count
         progress = k / node.total_steps if node.ledger is None else node.ledger.progress  # type: ignore[operator]
-        if progress >= 1:
+        if progress >= 1 or node.stopped:
             raise StopAsyncIteration
         tell_progress(node.workload, progress)
         if node.ledger is not None:

@@ -1,0 +1,34 @@
+"""Ctrl-C while something worth keeping is made."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from types import FrameType
+
+from flockstep.cli import consoles
+
+
+class Stop:
+    """Ctrl-C asks to stop, and whoever works does when it next looks; a second one stops at once."""
+
+    asked = False
+
+    def __enter__(self) -> Stop:
+        main = threading.current_thread() is threading.main_thread()
+        self._before = signal.signal(signal.SIGINT, self._ask) if main else None
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._before is not None:
+            signal.signal(signal.SIGINT, self._before)
+
+    def __call__(self) -> bool:
+        """Whether it was asked."""
+        return self.asked
+
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True
+        consoles.complain("Ctrl-C: stopping and saving; once more stops at once.")
