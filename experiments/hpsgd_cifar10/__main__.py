@@ -11,6 +11,7 @@ Bars: over every link HPSGD or a member of its family is ahead of DataParallel; 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,7 +20,7 @@ from benchmarks import report
 from benchmarks.report import Figures
 from experiments.cifar10 import run_all
 from experiments.hpsgd_cifar10 import picture, stability
-from experiments.hpsgd_cifar10.settings import COMPUTE, LINKS, METHODS, NODES, Size, jobs
+from experiments.hpsgd_cifar10.settings import COMPUTE, METHODS, NODES, Size, jobs
 from experiments.hpsgd_cifar10.training import run
 
 NAME = "experiments.hpsgd_cifar10"
@@ -40,7 +41,7 @@ def main() -> None:
         met |= _stability(folder)
     if options.only != "stability":
         rows = _accuracy(size, folder)
-        met |= _judged(rows)
+        met |= _judged(rows, size.links)
     report.finish(NAME, rows, figures={"seconds": size.seconds}, met=met, folder=None, note=_title(size))
 
 
@@ -68,7 +69,7 @@ def _accuracy(size: Size, folder: Path | None) -> list[Figures]:
             report.keep(f"{NAME}_runs", rows, folder)
             report.keep(f"{NAME}_curves", curves, folder)
     if folder is not None and find_spec("matplotlib"):
-        picture.draw_accuracy(curves, folder / "hpsgd_cifar10.png", _title(size))
+        picture.draw_accuracy(curves, size.links, folder / "hpsgd_cifar10.png", _title(size))
     return rows
 
 
@@ -84,9 +85,9 @@ def _stability(folder: Path | None) -> dict[str, bool]:
     return {f"the formula is right about swinging in {right} of {len(clear)} settings": right == len(clear)}
 
 
-def _judged(rows: list[Figures]) -> dict[str, bool]:
+def _judged(rows: list[Figures], links: Sequence[str]) -> dict[str, bool]:
     met = {}
-    for link in LINKS:
+    for link in links:
         found = {row["method"]: row["accuracy"] for row in rows if row["link"] == link}
         best = max(FAMILY, key=lambda name: found[name])
         told = (

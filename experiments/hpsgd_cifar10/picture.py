@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 
 from benchmarks.report import Figures
-from experiments.hpsgd_cifar10.settings import LINKS, METHODS
+from experiments.hpsgd_cifar10.settings import METHODS
 from experiments.hpsgd_cifar10.stability import RATES, STEPS, strength
 
 
-def draw_accuracy(curves: Sequence[Figures], path: Path, title: str) -> Path:
+def draw_accuracy(curves: Sequence[Figures], links: Sequence[str], path: Path, title: str) -> Path:
     """A panel per link."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(15, 4.5), layout="constrained")
-    panels: Any = figure.subplots(1, len(LINKS), sharey=True)
-    for panel, link in zip(panels, LINKS, strict=True):
+    panels: Any = figure.subplots(1, len(links), sharey=True, squeeze=False)[0]
+    for panel, link in zip(panels, links, strict=True):
         for color, method in enumerate(METHODS):
             points = [p for p in curves if p["link"] == link and p["method"] == method]
             panel.plot(

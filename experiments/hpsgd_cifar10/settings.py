@@ -36,6 +36,7 @@ class Size:
 
     seconds: float = 60.0
     """Virtual wall time of every run."""
+    links: tuple[str, ...] = LINKS
     batch: int = 32
     rate: float = 0.1
     images: int = 20_000
@@ -47,7 +48,8 @@ class Size:
 
     def quick(self) -> Size:
         """The same on next to nothing."""
-        return replace(self, seconds=0.06, batch=4, images=32, tests=20, points=1, device="cpu", workers=1)
+        short = replace(self, seconds=0.06, points=1, links=LINKS[-1:], device="cpu", workers=1)
+        return replace(short, batch=4, images=32, tests=20)
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,7 @@ class Job:
 
 def jobs(size: Size) -> list[Job]:
     """Every method over every link."""
-    return [Job(method, link, size) for link in LINKS for method in METHODS]
+    return [Job(method, link, size) for link in size.links for method in METHODS]
 
 
 def steps_in_time(job: Job) -> int:

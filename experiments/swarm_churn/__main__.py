@@ -21,17 +21,17 @@ WITHIN = 0.03
 HERE = Path(__file__).parent
 
 
-def words(steps: int, seed: int) -> list[str]:
+def words(steps: int, seed: int, hidden: int) -> list[str]:
     """What the script is told."""
-    return ["--steps", str(steps), "--seed", str(seed)]
+    return ["--steps", str(steps), "--seed", str(seed), "--hidden", str(hidden)]
 
 
-def run(steps: int, seed: int, *, disturbed: bool) -> dict[str, Any]:
+def run(steps: int, seed: int, hidden: int, *, disturbed: bool) -> dict[str, Any]:
     """One run; the loss of the average model, and the mean training losses of the survivors by thirds."""
-    with tempfile.TemporaryDirectory() as name, Flock(Path(name), NODES, words(steps, seed)) as flock:
+    with tempfile.TemporaryDirectory() as name, Flock(Path(name), NODES, words(steps, seed, hidden)) as flock:
         present = list(range(NODES))
         if disturbed:
-            flock.prepare(NEWCOMER, words(steps // 3, seed))
+            flock.prepare(NEWCOMER, words(steps // 3, seed, hidden))
             flock.wait_until(steps // 3)
             flock.kill(VICTIM)
             flock.wait_until(2 * steps // 3)
@@ -57,12 +57,12 @@ def run(steps: int, seed: int, *, disturbed: bool) -> dict[str, Any]:
 def main() -> None:
     """Both runs for every seed."""
     options = arguments("experiments.swarm_churn", __doc__ or "").parse_args()
-    steps, seeds = (120, [0]) if options.quick else (1200, [0, 1, 2])
+    steps, seeds, hidden = (150, [0], 64) if options.quick else (1200, [0, 1, 2], 128)
     progress, rows = Progress(2 * len(seeds)), []
     for seed in seeds:
         for disturbed in (False, True):
             progress(f"seed {seed}, {'disturbed' if disturbed else 'undisturbed'}")
-            rows.append(run(steps, seed, disturbed=disturbed))
+            rows.append(run(steps, seed, hidden, disturbed=disturbed))
     ratios = [
         churned["validation loss"] / calm["validation loss"]
         for calm, churned in zip(rows[::2], rows[1::2], strict=True)

@@ -44,7 +44,8 @@ class Size:
 
     def quick(self) -> Size:
         """The same on next to nothing."""
-        return replace(self, nodes=(2,), passes=1.0, batch=4, images=32, tests=20, points=1, device="cpu", workers=1)
+        short = replace(self, nodes=(2,), passes=1.0, points=1, device="cpu", workers=1)
+        return replace(short, batch=4, images=32, tests=20)
 
 
 @dataclass(frozen=True)
