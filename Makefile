@@ -19,7 +19,7 @@ help:  ## what can be made
 	@$(PIP) -e ".[dev]"
 	@touch $@
 
-demo: .venv/ready  ## the main job: real processes, then virtual nodes, one table, a picture and a report (3 minutes)
+demo: .venv/ready  ## the main job: real processes, then virtual nodes, one table, a picture and a report (3 to 5 minutes)
 	@$(BIN)/flockstep demo
 
 # Three at a time on two cores: many wait for processes that wait for each other.
