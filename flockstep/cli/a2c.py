@@ -156,7 +156,7 @@ def _train_on_nodes(model: HSA2C, steps: int, nodes: int, tensorboard: Path | No
             write(row)
             watching.show(row)
 
-        learn_on_nodes(model, steps, nodes=nodes, callback=callback, stop=stop)
+        learn_on_nodes(model, steps, nodes=nodes, callback=callback, stop=lambda: stop.asked)
     return stop.asked
 
 

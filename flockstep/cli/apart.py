@@ -13,10 +13,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from flockstep.backends.real.interrupts import felt_later
 from flockstep.cli import consoles
 
 # How often the processes are looked at, and what one may take to end by itself when told to.
 _GLANCE, _GRACE = 0.1, 10.0
+# Felt while a node is being started, these would leave one that nobody knows of, and nobody ends.
+_ENDING = (signal.SIGINT, signal.SIGTERM)
 
 
 @dataclass
@@ -38,7 +41,7 @@ def keep_going(command: Sequence[str], environments: Sequence[Mapping[str, str]]
     nodes: list[_Started] = []
     with _ended_by_signals():
         try:
-            with _in_one_piece():
+            with felt_later(*_ENDING):
                 nodes.extend(_start(command, environment) for environment in environments)
             while any(node.code is None for node in nodes):
                 for node in nodes:
@@ -101,7 +104,7 @@ def _look_at(node: _Started, command: Sequence[str], restarts: int) -> None:
         return
     node.restarts += 1
     consoles.complain(f"{node.name} (process {node.process.pid}) {how(code)}; it is started again.")
-    with _in_one_piece():
+    with felt_later(*_ENDING):
         node.process = _process(command, node.environment)
 
 
@@ -121,23 +124,6 @@ def _end(nodes: Sequence[_Started]) -> None:
         except subprocess.TimeoutExpired:
             node.process.kill()
             node.process.wait()
-
-
-@contextmanager
-def _in_one_piece() -> Iterator[None]:
-    """Ctrl-C and SIGTERM inside are felt at the end: a process that nobody knows of yet is ended by nobody."""
-    felt: list[int] = []
-    before = {
-        number: signal.signal(number, lambda number, frame: felt.append(number))
-        for number in (signal.SIGINT, signal.SIGTERM)
-    }
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    for sign in felt:
-        signal.raise_signal(sign)
 
 
 @contextmanager

@@ -121,7 +121,7 @@ def _learn(model: LDA, kept: Any, apart: Any, nodes: int) -> None:
                 def show(row: Row) -> None:
                     status.update(f"{nodes} processes learn: perplexity {row.loss:,.0f} after {row.seconds:.0f} s ...")
 
-                fit_on_nodes(model, kept, nodes=nodes, eval_docs=apart, callback=show, stop=stop)
+                fit_on_nodes(model, kept, nodes=nodes, eval_docs=apart, callback=show, stop=lambda: stop.asked)
         except KeyboardInterrupt:
             consoles.complain("Stopped at once; nothing is saved.")
             raise typer.Exit(consoles.INTERRUPTED) from None

@@ -23,10 +23,6 @@ class Stop:
         if self._before is not None:
             signal.signal(signal.SIGINT, self._before)
 
-    def __call__(self) -> bool:
-        """Whether it was asked."""
-        return self.asked
-
     def _ask(self, number: int, frame: FrameType | None) -> None:
         if self.asked:
             raise KeyboardInterrupt

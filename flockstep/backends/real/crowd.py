@@ -13,7 +13,7 @@ from flockstep.backends.real.verdict import verdict
 from flockstep.errors import FlockstepError
 
 
-def run_threads(job: Job, on_row: OnRow | None, stop: Stop | None = None) -> dict[int, Outcome]:
+def run_threads(job: Job, on_row: OnRow | None, stop: Stop | None) -> dict[int, Outcome]:
     """Run every node in a thread of its own."""
     outcomes: dict[int, Outcome] = {}
     errors: dict[int, FlockstepError] = {}

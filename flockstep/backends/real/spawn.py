@@ -30,7 +30,7 @@ _GRACE = 2.0
 _LOOK_EVERY = 0.1
 
 
-def run_processes(job: Job, on_row: OnRow | None, stop: Stop | None = None) -> dict[int, Outcome]:
+def run_processes(job: Job, on_row: OnRow | None, stop: Stop | None) -> dict[int, Outcome]:
     """Run every node in a process of its own."""
     children = _Children(job)
     try:
