@@ -22,9 +22,10 @@ help:  ## what can be made
 demo: .venv/ready  ## the main job: real processes, then virtual nodes, one table, a picture and a report (3 to 5 minutes)
 	@$(BIN)/flockstep demo
 
-# Three at a time on two cores: many wait for processes that wait for each other.
-test: check  ## every test, real processes included
-	$(BIN)/python -m pytest -q -n 3 --dist worksteal -m slow
+# Three at a time on two cores: many wait for processes that wait for each other. In one go, so that the last lines
+# tell of all that was skipped.
+test: .venv/ready lint  ## every test, real processes included
+	$(BIN)/python -m pytest -q -n 3 --dist worksteal
 
 check: .venv/ready lint  ## the fast part, two tests at a time
 	$(BIN)/python -m pytest -q -n 2 -m "not slow"

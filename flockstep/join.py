@@ -5,22 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
-from torch.amp import GradScaler
 
 from flockstep import check
-from flockstep.backends.loop import checkpoint, entrance, place, snapshots
+from flockstep.backends.loop import checkpoint, entrance, place, requirements, snapshots
+from flockstep.backends.loop.bystanders import Bystanders
 from flockstep.backends.loop.flat import FlatModel
 from flockstep.backends.loop.node import JoinedNode
-from flockstep.backends.loop.scaler import is_unscaled, watching
-from flockstep.backends.real.joined import alone, started_by_torchrun
+from flockstep.backends.loop.optimizers import as_one
+from flockstep.backends.loop.stepping import Stepping
+from flockstep.backends.real.joined import alone, started_by_others
 from flockstep.backends.real.newcomers import coming_late
 from flockstep.budget import Budget, Ledger
 from flockstep.exports.tensorboard import Scalars, TensorBoard
-from flockstep.strategy import Strategy, describe, is_one_sided
+from flockstep.strategy import Strategy, describe, is_one_sided, steps_with_own_gradients, takes_equal_steps
 
 
 def rank() -> int:
@@ -54,7 +55,7 @@ def progress(shape: Callable[[float], float]) -> Callable[[int], float]:
 @contextmanager
 def join(
     model: nn.Module,
-    optimizer: torch.optim.Optimizer,
+    optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
     strategy: Strategy,
     *,
     budget: Budget | None = None,
@@ -62,6 +63,7 @@ def join(
     every: int | None = None,
     also: Sequence[Any] = (),
     tensorboard: TensorBoard | str | Path | None = None,
+    not_finite: Literal["skip", "raise"] = "skip",
 ) -> Iterator[JoinedNode]:
     """Train this model with others: inside the ``with``, ``optimizer.step()`` is a step of the strategy.
 
@@ -72,6 +74,11 @@ def join(
     training starts anew if there is none; with ``every`` one is written there every so many steps. ``also`` are further
     things with a ``state_dict`` to keep in it: schedulers, a GradScaler. ``tensorboard`` names a folder where node 0
     writes scalars: logged losses, spread, bytes, where the seconds go, steps per second; or it is a ``TensorBoard``.
+
+    Several optimizers of one model are given as a list, ``[muon, adamw]``: a step of the strategy is one step of each.
+    A gradient that is not finite is skipped, and counted in the report as "not finite"; with ``not_finite="raise"`` it
+    ends the loop instead, naming node, step and tensor. A model that is not finite never leaves its node. What cannot
+    be trained right is refused, here or at the step where it shows.
     """
     if budget is not None and not isinstance(budget, Budget):
         raise TypeError(f"join.budget must be a Budget, got {budget!r}\n  write fs.Budget(steps=...)")
@@ -80,29 +87,42 @@ def join(
         check.whole("join", "every", every)
         if resume is None:
             raise ValueError("join.every saves into the folder that join.resume names; give both")
-    _check_optimizer(model, optimizer)
+    check.one_of("join", "not_finite", not_finite, ("skip", "raise"))
+    optimizers: list[Any] = list(optimizer) if isinstance(optimizer, list | tuple) else [optimizer]
+    if not optimizers:
+        raise ValueError("join.optimizer must be a torch optimizer, or a list of them, got an empty list")
+    requirements.check_model(model)
+    requirements.check_optimizers(model, optimizers)
+    requirements.check_weights_of_its_own(optimizers, describe(strategy), equal_steps=takes_equal_steps(strategy))
     board = TensorBoard.at(tensorboard)
     seat = _place()
     flat = FlatModel(model)
-    node = seat.seat(model, optimizer, flat, one_sided=is_one_sided(strategy), strategy=describe(strategy))
-    node.also = tuple(also)
+    one = as_one(optimizers)
+    node = seat.seat(model, one, flat, one_sided=is_one_sided(strategy), strategy=describe(strategy))
+    node.also, node.not_finite = tuple(also), not_finite
     node.ledger = None if budget is None else Ledger(node, budget, together=not node.one_sided)
     before = place.set_current(seat)
     saves = None if every is None or resume is None else (every, Path(resume))
+    ddp = model.register_forward_pre_hook(requirements.refuse_ddp)
     try:
         told = describe(strategy) + (f" for {budget.told(together=not node.one_sided)}" if budget else "")
         _enter(seat, node, told, strategy, resume)
-        with _hooked(node, saves, _scalars(board, node)):
+        with _hooked(node, optimizers, strategy, saves, _scalars(board, node)):
             node.start_computing()
             yield node
             node.stop_computing()
         node.driver.finish()
         seat.leave(node)
+        # Others may have come after its last step.
+        flat.push()
+        # The vector belongs to the loop that ends here; what is kept is its last value.
+        node.params = flat.vector.clone()
     except BaseException as error:
         node.driver.abandon()
         seat.fail(node, error)
         raise
     finally:
+        ddp.remove()
         place.set_current(before)
         flat.release()
 
@@ -122,50 +142,32 @@ def _enter(seat: place.Place, node: JoinedNode, told: str, strategy: Strategy, r
 
 
 @contextmanager
-def _hooked(node: JoinedNode, saves: tuple[int, Path] | None, scalars: Scalars | None) -> Iterator[None]:
-    """The two official hooks of the optimizer, and an eye on GradScaler."""
-    fired, saver = False, _Saver(node, saves)
+def _hooked(
+    node: JoinedNode,
+    optimizers: Sequence[torch.optim.Optimizer],
+    strategy: Strategy,
+    saves: tuple[int, Path] | None,
+    scalars: Scalars | None,
+) -> Iterator[None]:
+    """Every step of the optimizers is a step of the strategy; before and after it, there is some keeping to do."""
+    saver, bystanders = _Saver(node, saves), Bystanders(node.model, node.flat, optimizers)
 
-    def before(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        nonlocal fired
-        fired = True
-        if kwargs.get("closure") is not None or any(callable(argument) for argument in args[1:]):
-            raise NotImplementedError("an optimizer that calls a closure computes gradients where no hook sees them")
+    def begin() -> None:
         node.stop_computing()
+        bystanders.check()
         saver.write()
-        node.driver.before_step()
-        node.start_computing()
 
-    def after(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        node.stop_computing()
-        node.driver.after_step()
+    def end() -> None:
         saver.mark()
         if scalars is not None:
             scalars.step(node.tally, node.now)
-        node.start_computing()
 
-    def scaled(scaler: GradScaler, step: Callable[[], Any]) -> Any:
-        nonlocal fired
-        fired = False
-        node.driver.scaled, refused = True, node.driver.refused
-        if not is_unscaled(scaler, node.optimizer):
-            scaler.unscale_(node.optimizer)
-        result = step()
-        if not fired:
-            # The scaler refused: still an attempt, so that exchanges stay in step, but nothing may move.
-            before(node.optimizer, (node.optimizer,), {})
-            after(node.optimizer, (node.optimizer,), {})
-        node.tally.skipped += node.driver.refused - refused
-        return result
-
-    hooks = (node.optimizer.register_step_pre_hook(before), node.optimizer.register_step_post_hook(after))
+    own = steps_with_own_gradients(strategy)
     try:
-        with watching(node.optimizer, scaled):
+        with Stepping(node, optimizers, own_gradients=own, begin=begin, end=end).hooked():
             yield
             saver.write()
     finally:
-        for hook in hooks:
-            hook.remove()
         if scalars is not None:
             scalars.close(node.tally, node.now)
 
@@ -198,16 +200,4 @@ class _Saver:
 
 
 def _place() -> place.Place:
-    return place.current() or coming_late() or started_by_torchrun() or alone()
-
-
-def _check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    if not isinstance(optimizer, torch.optim.Optimizer):
-        raise TypeError(f"join.optimizer must be a torch optimizer, got {optimizer!r}")
-    ours = {id(parameter) for parameter in model.parameters()}
-    for group in optimizer.param_groups:
-        if any(id(parameter) not in ours for parameter in group["params"]):
-            raise ValueError(
-                "join.optimizer holds a parameter that join.model does not have\n"
-                "  give the module that holds all of them"
-            )
+    return place.current() or coming_late() or started_by_others() or alone()

@@ -79,6 +79,8 @@ class Node(ABC):
     """What ``keep`` registered."""
     kept_before: dict[str, Tensor]
     """What a resumed run had kept, until ``keep`` takes it up."""
+    refused = False
+    """Whether the last gradient was not finite: it came as zeros, and a step with nothing but them is skipped."""
 
     @abstractmethod
     def steps(self) -> AsyncIterator[int]:
@@ -88,7 +90,7 @@ class Node(ABC):
     async def gradient(self, x: Tensor) -> Tensor:
         """A stochastic gradient of this node's own loss at ``x``. Takes compute time.
 
-        The vector is yours, to change in place too, until ``step`` is given it.
+        The vector is yours, to change in place too, until ``step`` is given it. It is always finite: see ``refused``.
         """
 
     @abstractmethod
@@ -225,7 +227,8 @@ class Channels:
 def mean_of(vectors: Sequence[Tensor], channel: str, round: int) -> Tensor:
     """The mean of what nodes 0, 1, ... brought, which it overwrites; Mismatch where they are unlike.
 
-    Summed in that order as differences from the first, so that the mean of equal vectors is that vector to the bit.
+    Summed in that order as differences from the first, so that the mean of equal vectors is that vector to the bit;
+    halves as floats, rounded once at the end.
     """
     first = vectors[0]
     for rank, v in enumerate(vectors):
@@ -233,10 +236,12 @@ def mean_of(vectors: Sequence[Tensor], channel: str, round: int) -> Tensor:
             told = [f"{tuple(each.shape)} of {each.dtype}" for each in (first, v)]
             raise unlike(0, told[0], rank, told[1], channel=channel, round=round)
     if len(vectors) > 1:
-        difference = vectors[1].sub_(first)
+        wide = torch.promote_types(first.dtype, torch.float32)
+        base = first.to(wide)
+        difference = vectors[1].to(wide).sub_(base)
         for v in vectors[2:]:
-            difference += v.sub_(first)
-        first += difference.div_(len(vectors))
+            difference += v.to(wide).sub_(base)
+        first.copy_(base.add_(difference.div_(len(vectors))))
     return first
 
 

@@ -44,6 +44,16 @@ def is_one_sided(strategy: object) -> bool:
     return bool(getattr(strategy, "one_sided", False))
 
 
+def steps_with_own_gradients(strategy: object) -> bool:
+    """Whether it says ``own_gradients = True``: each node steps with its gradient as it is, unseen."""
+    return bool(getattr(strategy, "own_gradients", False))
+
+
+def takes_equal_steps(strategy: object) -> bool:
+    """Whether it says ``equal_steps = True``: all nodes give their optimizers the same gradients, at every step."""
+    return bool(getattr(strategy, "equal_steps", False))
+
+
 def describe(part: object) -> str:
     """A strategy or part as a user would write it: ``CELGC(period=8, gamma=1.0)``, defaults left out."""
     if not is_dataclass(part) or isinstance(part, type):

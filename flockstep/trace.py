@@ -95,27 +95,33 @@ class Trace:
     @property
     def seconds(self) -> float:
         """When the last node was done."""
-        return max(node.seconds for node in self.nodes)
+        return max((node.seconds for node in self.nodes), default=0.0)
 
     @property
     def loss(self) -> float:
-        """The last loss recorded."""
+        """The last loss recorded; ValueError where none was."""
+        if not self.rows:
+            raise ValueError("this run recorded no loss\n  in a loop of your own, call node.log(loss.item())")
         return self.rows[-1].loss
 
     @property
     def model(self) -> Tensor:
-        """The average of the final models."""
+        """The average of the final models; ValueError in a trace that holds none."""
+        if not self.models:
+            raise ValueError(
+                "this trace holds no models\n  files of traces never do: keep what launch or simulate returned"
+            )
         return average_and_spread([self.models[rank] for rank in sorted(self.models)])[0]
 
     @property
     def bytes_sent(self) -> float:
         """Bytes sent, averaged over nodes."""
-        return sum(node.bytes_sent for node in self.nodes) / len(self.nodes)
+        return sum(node.bytes_sent for node in self.nodes) / max(1, len(self.nodes))
 
     @property
     def busy(self) -> float:
         """Share of time spent computing, averaged over nodes."""
-        return sum(node.busy for node in self.nodes) / len(self.nodes)
+        return sum(node.busy for node in self.nodes) / max(1, len(self.nodes))
 
     def time_to(self, loss: float) -> float | None:
         """Seconds until the loss was first at or below a target, by lines between rows; None if it never was."""
@@ -183,8 +189,11 @@ class Trace:
         return plot([self], path, [against])
 
     def __str__(self) -> str:
+        # Without rows: what loops of one's own have done only their nodes know, and these may differ.
+        steps = self.rows[-1].step if self.rows else max((node.steps for node in self.nodes), default=0)
+        learned = f"loss {self.loss:.4g} after {steps} steps" if self.rows else f"no loss logged in {steps} steps"
         return (
-            f"{self.strategy}: loss {self.loss:.4g} after {self.rows[-1].step} steps on {len(self.nodes)} node(s), "
+            f"{self.strategy}: {learned} on {len(self.nodes)} node(s), "
             f"{self.seconds:.4g} s, {self.bytes_sent:.4g} bytes sent per node, {self.busy:.0%} of the time computing"
         )
 

@@ -1,7 +1,16 @@
-"""What every test may count on."""
+"""What every test may count on, and what a person is told of tests that could not run."""
 
 import signal
+from collections import Counter
 
 # Started in the background of a script, a process ignores Ctrl-C, and so do its children: tests of it need the default.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_terminal_summary(terminalreporter):
+    """How many tests were skipped for which reason: what nobody tells of is taken for tested."""
+    skipped = [report.longrepr for report in terminalreporter.stats.get("skipped", [])]
+    reasons = Counter(told[2].removeprefix("Skipped: ") if isinstance(told, tuple) else str(told) for told in skipped)
+    for reason, count in reasons.most_common():
+        terminalreporter.write_line(f"{count} skipped: {reason}")

@@ -16,6 +16,7 @@ def trace():
 
 
 def test_a_frame_has_one_line_per_record(trace):
+    pytest.importorskip("pandas", reason="needs pip install 'flockstep[frame]'")
     frame = trace.to_frame()
     assert list(frame.columns) == ["seconds", "step", "loss", "bytes", "spread"]
     assert list(frame["step"]) == [0, 5, 10, 15, 20]
@@ -56,3 +57,48 @@ def test_several_runs_in_one_picture(trace, tmp_path):
 def test_a_trace_says_what_it_was(trace):
     assert str(trace).startswith("LocalSGD(period=4): loss ")
     assert "after 20 steps on 3 node(s)" in str(trace)
+
+
+@pytest.fixture(scope="module")
+def silent():
+    """A loop of one's own that logs nothing, on two nodes that end after different numbers of steps."""
+
+    def train():
+        model = torch.nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with fs.join(model, optimizer, fs.LocalSGD(period=10)):
+            for _ in range(3 + fs.rank()):
+                optimizer.zero_grad()
+                model(torch.ones(1, 2)).sum().backward()
+                optimizer.step()
+
+    return fs.simulate(train, nodes=2, timeline=True)
+
+
+def test_a_run_that_logged_nothing_says_so(silent):
+    assert silent.rows == []
+    assert "no loss logged in 4 steps on 2 node(s)" in str(silent)
+    assert "rows=[]" in repr(silent)
+    with pytest.raises(ValueError, match=r"this run recorded no loss\n  in a loop of your own, call node\.log"):
+        _ = silent.loss
+    assert silent.time_to(0.0) is None
+
+
+def test_a_run_that_logged_nothing_is_written_all_the_same(silent, tmp_path):
+    pytest.importorskip("pandas", reason="needs pip install 'flockstep[frame]'")
+    assert list(silent.to_frame().columns) == ["seconds", "step", "loss", "bytes", "spread"]
+    assert len(silent.to_frame()) == 0
+    assert str(Trace.from_json(silent.to_json())) == str(silent)
+    assert silent.to_csv(tmp_path / "rows.csv").read_text().splitlines() == ["seconds,step,loss,bytes,spread"]
+    assert silent.to_perfetto(tmp_path / "trace.json").stat().st_size > 0
+    assert silent.plot(tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_trace_without_models_says_so(trace):
+    with pytest.raises(ValueError, match="this trace holds no models"):
+        _ = Trace.from_json(trace.to_json()).model
+
+
+def test_a_trace_of_nobody_is_still_a_trace():
+    nobody = Trace("LocalSGD(period=2)", [], [], {})
+    assert str(nobody).startswith("LocalSGD(period=2): no loss logged in 0 steps on 0 node(s), 0 s")

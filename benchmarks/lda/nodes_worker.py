@@ -21,7 +21,8 @@ from benchmarks.lda.newsgroups import newsgroups
 from benchmarks.report import Progress
 from benchmarks.slowlink.place import take_place
 from flockstep.backends.real.drive import drive
-from flockstep.backends.real.joined import process_fabrics, torchrun_store
+from flockstep.backends.real.joined import process_fabrics, store_of
+from flockstep.backends.real.surroundings import find
 from flockstep.backends.real.training import TrainingNode
 from flockstep.budget import Budget
 from flockstep.lda import LDA
@@ -66,7 +67,10 @@ class Turns:
         self._strategy = DPSVI(local_steps=options.local_steps, ahead=options.ahead, bits=options.bits)
         # The loops that write and read messages are compiled before the clock runs.
         fs.simulate(self._strategy, TopicDocuments(self._split.train[:64], model=LDA(3)), nodes=2, steps=4)
-        self._store, _, self._size = torchrun_store()
+        world = find()
+        if world is None:
+            raise ValueError("RANK and WORLD_SIZE are not set: benchmarks.lda.nodes starts this")
+        self._store, self._size = store_of(world), world.size
         self._fabrics = process_fabrics(self._store, rank, self._size, _TIMEOUT)
         self._meetings = 0
 

@@ -107,8 +107,8 @@ def compare(
     """Compare strategies, and write a report."""
     with consoles.plain_errors(debug=debug):
         comparison = _read(ctx)
-        _check_report()
         side_by_side = check.whole("compare", "workers", _cores() if workers is None else workers)
+        _check_report()
         with folder.alone(out):
             results = _run(comparison, out, fresh=fresh, workers=side_by_side)
             page = _tell(results, comparison, out)

@@ -46,7 +46,7 @@ you ask for it.
   topics.csv                                      top words of every topic
   topics.html                                     the page to explore them
 
-Ctrl-C stops early and saves what was learned so far.
+Ctrl-C stops early and saves what was learned so far; a second one stops at once.
 """
 
 TRANSFORM_HELP = """Say how much of each topic new documents have.

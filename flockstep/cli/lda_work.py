@@ -111,22 +111,28 @@ def show(model: Path, *, count: int) -> None:
 
 def _learn(model: LDA, kept: Any, apart: Any, nodes: int) -> None:
     """Where the learning is done: on threads here, or in several processes."""
-    if nodes == 1:
-        model.fit(kept, eval_docs=apart)
-        return
+    # Not by an exception out of nowhere: Python throws one away that is raised in a weak reference's callback, of which
+    # starting and ending threads have some.
     with Stop() as stop:
         try:
-            with consoles.messages().status(f"{nodes} processes learn ...") as status:
-
-                def show(row: Row) -> None:
-                    status.update(f"{nodes} processes learn: perplexity {row.loss:,.0f} after {row.seconds:.0f} s ...")
-
-                fit_on_nodes(model, kept, nodes=nodes, eval_docs=apart, callback=show, stop=lambda: stop.asked)
+            if nodes == 1:
+                model.fit(kept, eval_docs=apart, stop=lambda: stop.asked)
+            else:
+                _learn_on_nodes(model, kept, apart, nodes, stop)
         except KeyboardInterrupt:
             consoles.complain("Stopped at once; nothing is saved.")
             raise typer.Exit(consoles.INTERRUPTED) from None
     if stop.asked:
         raise KeyboardInterrupt
+
+
+def _learn_on_nodes(model: LDA, kept: Any, apart: Any, nodes: int, stop: Stop) -> None:
+    with consoles.messages().status(f"{nodes} processes learn ...") as status:
+
+        def show(row: Row) -> None:
+            status.update(f"{nodes} processes learn: perplexity {row.loss:,.0f} after {row.seconds:.0f} s ...")
+
+        fit_on_nodes(model, kept, nodes=nodes, eval_docs=apart, callback=show, stop=lambda: stop.asked)
 
 
 def _save_early(model: LDA, source: sources.Source, out: Path) -> None:
@@ -141,10 +147,7 @@ def _save_early(model: LDA, source: sources.Source, out: Path) -> None:
 
 
 def _copied(table: Topics) -> Topics:
-    """The table as it is now, its totals those of its rows, whatever was being written when it was interrupted.
-
-    A copy, since a thread that was just being started may be learning still.
-    """
+    """The table as it is now, its totals those of its rows, whatever somebody who learns still may write to it."""
     now = Topics(table.rows.copy(), prior=table.prior, objective=table.objective)
     now.stamps, now.log_decay = table.stamps.copy(), table.log_decay
     now.totals = now.settle().sum(axis=0, dtype=np.float64)

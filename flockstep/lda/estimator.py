@@ -17,7 +17,7 @@ from flockstep.lda.completion import Completion
 from flockstep.lda.corpora import Corpus, Supply
 from flockstep.lda.learner import Rules
 from flockstep.lda.measure import bound_perplexity, likelihood_bound, mixtures
-from flockstep.lda.passes import Looks, Patience, run_passes
+from flockstep.lda.passes import Asked, Looks, Patience, run_passes
 from flockstep.lda.progress import Watch, compile_loops
 from flockstep.lda.settings import CONSTRAINTS, FOUND_BEST
 from flockstep.lda.streams import Blocks, Stream
@@ -58,7 +58,7 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
     components_ : topics by words, pseudo-counts with the prior; ``components_ / components_.sum(1)[:, None]`` are
         distributions. Made when asked for.
     topics_ : the table behind it, by word.
-    bound_ : perplexity of the training documents by the variational bound (of at most 10,000 of them).
+    bound_ : perplexity of (at most 10,000 of) the training documents by the variational bound; nan if stopped early.
     eval_scores_ : one entry per look: documents, seconds, perplexity.
     training_seconds_ : spent on learning alone: no compiling, no looks, no ``bound_``.
     n_iter_, n_batch_iter_, batch_size_, doc_topic_prior_, topic_word_prior_, n_features_in_, feature_names_in_
@@ -108,8 +108,8 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
         self.verbose = verbose
 
     @_fit_context(prefer_skip_nested_validation=True)  # type: ignore[untyped-decorator]
-    def fit(self, X: Any, y: Any = None, *, eval_docs: Any = None) -> LDA:
-        """Learn topics from documents by words, or from a stream; ``eval_docs`` are held out to look at on the way."""
+    def fit(self, X: Any, y: Any = None, *, eval_docs: Any = None, stop: Asked | None = None) -> LDA:
+        """Learn from documents by words or a stream; ``eval_docs`` are looked at on the way, ``stop`` can end it."""
         source = self._source(X, "fit", reset=True)
         self._begin(source.n_features)
         looks = self._looks(eval_docs)
@@ -118,12 +118,12 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
         trainer = self._trainer()
         with Watch(shown=bool(self.verbose), documents=source.n_documents * passes) as watch:
             each = (source.batches(self.batch_size_, self._rng) for _ in range(passes))
-            outcome = run_passes(trainer, each, of=source.n_documents, looks=looks, watch=watch)
+            outcome = run_passes(trainer, each, of=source.n_documents, looks=looks, watch=watch, stop=stop)
         self.n_iter_, self.training_seconds_ = outcome.passes, outcome.seconds
         self.eval_scores_ = [asdict(score) for score in outcome.scores]
         self.n_batch_iter_ = trainer.schedule.done + 1
         head = source.sample(_BOUND_SAMPLE, self._rng)
-        self.bound_ = self._perplexity(head, ratio=source.n_documents / len(head))
+        self.bound_ = np.nan if outcome.stopped else self._perplexity(head, ratio=source.n_documents / len(head))
         return self
 
     @_fit_context(prefer_skip_nested_validation=True)  # type: ignore[untyped-decorator]

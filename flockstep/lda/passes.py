@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +13,9 @@ from flockstep.lda.completion import Completion
 from flockstep.lda.learner import Batch
 from flockstep.lda.progress import Watch
 from flockstep.lda.training import Trainer
+
+Asked = Callable[[], bool]
+"""Whether somebody asked for an early end; called before every batch, by whichever thread is to take it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,23 +58,40 @@ class Outcome:
     """What became of a training."""
 
     passes: int
+    """Through all documents; one that was stopped does not count."""
     seconds: float
     """Spent on learning."""
     scores: list[Score]
+    stopped: bool
+    """Whether somebody asked for an early end."""
 
 
 def run_passes(
-    trainer: Trainer, passes: Iterator[Iterator[Batch]], *, of: float, looks: Looks, watch: Watch
+    trainer: Trainer,
+    passes: Iterator[Iterator[Batch]],
+    *,
+    of: float,
+    looks: Looks,
+    watch: Watch,
+    stop: Asked | None = None,
 ) -> Outcome:
-    """Learn from each pass, until there are no more or the score stands still."""
+    """Learn from each pass, until there are no more, the score stands still, or ``stop`` says yes before a batch."""
     scores: list[Score] = []
-    spent, made = 0.0, 0
+    spent, made, stopped = 0.0, 0, False
 
     def counted() -> Iterator[Iterator[Batch]]:
         nonlocal made
         for batches in passes:
             made += 1
             yield batches
+
+    def wanted(batches: Iterator[Batch]) -> Iterator[Batch]:
+        nonlocal stopped
+        for batch in batches:
+            stopped = stopped or (stop is not None and stop())
+            if stopped:
+                return
+            yield batch
 
     if looks.completion is None:
         # In one go: where nobody looks, threads need not wait for each other at the end of a pass.
@@ -80,8 +100,11 @@ def run_passes(
         pieces = (part for batches in counted() for part in _parts(batches, looks.every))
     for piece in pieces:
         began = time.perf_counter()
-        trainer.run(piece, of=of, told=watch.told)
+        trainer.run(wanted(piece), of=of, told=watch.told)
         spent += time.perf_counter() - began
+        if stopped:
+            made -= 1
+            break
         if looks.completion is None:
             continue
         perplexity = looks.completion.of_topics(trainer.topics)
@@ -89,7 +112,7 @@ def run_passes(
         watch.scored(perplexity)
         if looks.patience.over(perplexity):
             break
-    return Outcome(passes=made, seconds=spent, scores=scores)
+    return Outcome(passes=made, seconds=spent, scores=scores, stopped=stopped)
 
 
 def _parts(batches: Iterator[Batch], every: int | None) -> Iterator[Iterator[Batch]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from typing import Protocol
 
 from flockstep.lda.learner import Batch, Learner, Rules
@@ -13,6 +13,13 @@ from flockstep.lda.topics import Topics, Update
 
 Told = Callable[[int], None]
 """Called with the number of documents of every batch that was folded in."""
+
+_LOOK = 0.2
+"""Seconds after which a thread that waits for others looks up: a signal may have come.
+
+Python feels one between two steps of its own. One that comes after the last step before a wait, or that the system
+gives to another thread, does not end the wait: without a look it would be felt when the others are done.
+"""
 
 
 class Recorder(Protocol):
@@ -72,8 +79,7 @@ class Trainer:
             try:
                 # Inside: an interrupt while threads are started must stop those that run already.
                 jobs = [pool.submit(self._drain, each, shared, of, told, recorder) for each in self._learners]
-                for job in jobs:
-                    job.result()
+                _await(jobs)
             finally:
                 shared.stop()
 
@@ -89,6 +95,15 @@ class Trainer:
             if told is not None:
                 with self._telling:
                     told(batch.chosen.size)
+
+
+def _await(jobs: list[Future[None]]) -> None:
+    """Until all are done or one failed, whose error this raises."""
+    waiting = set(jobs)
+    while waiting:
+        done, waiting = wait(waiting, timeout=_LOOK, return_when=FIRST_EXCEPTION)
+        for job in done:
+            job.result()
 
 
 class _Shared:

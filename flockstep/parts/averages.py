@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
@@ -15,6 +15,9 @@ from flockstep.flock import Flock
 from flockstep.message import Message
 from flockstep.node import Node
 from flockstep.parts.codecs.codec import Codec
+from flockstep.parts.codecs.coder import coder
+from flockstep.parts.neighbours import gained
+from flockstep.parts.suited import MEANS, MODELS, codec_for, unsuited
 from flockstep.parts.topologies import Graph, Topology
 from flockstep.strategy import Mean
 
@@ -45,7 +48,12 @@ class Coded:
     codec: Codec
 
     def __post_init__(self) -> None:
-        check.has(self, "codec", self.codec, "encode", "decode", kind="a codec")
+        codec_for(self, self.codec, MEANS, such_as="Cast()", instead="Stochastic(bits=8) or Cast()")
+
+    @property
+    def unsuited(self) -> Mapping[str, str]:
+        """What its codec is not for."""
+        return unsuited(self.codec)
 
     def start(self, node: Node, channel: str = "model") -> Mean:
         """Two exchanges per round: chunks in, means out."""
@@ -79,7 +87,10 @@ async def mean_of_chunks(
 
 @dataclass(frozen=True, kw_only=True)
 class Mixed:
-    """One round of gossip: x_i <- sum_j w_ij x_j over the neighbours of a topology. Not the mean, but its mean is."""
+    """One round of gossip: x_i <- sum_j w_ij x_j over the neighbours of a topology. Not the mean, but its mean is.
+
+    Applied as differences, x_i + sum_j w_ij (Q(x_j) - Q(x_i)), so that the mean is kept whatever the codec does.
+    """
 
     row_wise: ClassVar[bool] = True
 
@@ -88,31 +99,23 @@ class Mixed:
 
     def __post_init__(self) -> None:
         check.has(self, "topology", self.topology, "peers", "weights", kind="a topology")
-        check.has(self, "codec", self.codec, "encode", "decode", kind="a codec")
+        # Whatever it mixes, it moves towards what was sent, as models do.
+        codec_for(self, self.codec, MODELS, such_as="Cast()", instead="Modular(bits=8), Stochastic(bits=8) or Cast()")
 
     def start(self, node: Node, channel: str = "model") -> Mean:
         """One message to and from each neighbour per round."""
-        round = 0
+        round, ways = 0, coder(self.codec, node, node.params, of=channel, by_rounds=True)
 
         async def mean(v: Tensor) -> Tensor:
             nonlocal round
             round += 1
             if isinstance(node, Flock):
                 return await node.mix(v, _rows(self.topology, node.size, round - 1))
-            return await self._mix(v, node, round - 1)
+            total = (await gained(node, self.topology, round - 1, v, ways)).add_(v)
+            ways.settle()
+            return total.to(v.dtype)
 
         return mean
-
-    async def _mix(self, v: Tensor, node: Node, round: int) -> Tensor:
-        weights = self.topology.weights(node.rank, node.size, round)
-        peers = self.topology.peers(node.rank, node.size, round)
-        message: Message = self.codec.encode(v, node.rng)
-        for peer in peers:
-            node.send(peer, message)
-        mixed = v * weights[node.rank]
-        for peer in peers:
-            mixed += weights[peer] * self.codec.decode(await node.receive(peer), v)
-        return mixed
 
 
 def _rows(topology: Topology, size: int, round: int) -> tuple[dict[int, float], ...]:

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from flockstep import check
 from flockstep.node import Node
+from flockstep.parts.thresholds import Threshold, looked
 from flockstep.vector import norm
 
 _WIDE = (torch.float32, torch.float64)
@@ -53,7 +54,7 @@ class ClipNorm:
     def __call__(self, g: Tensor, node: Node) -> Tensor | None:
         """The gradient, no longer than ``max_norm``."""
         cap = self.max_norm(node.step_count - 1) if callable(self.max_norm) else self.max_norm
-        return scaled_to(cap, g, norm(g), node)
+        return scaled_to(cap, g, norm(g), node, Threshold(self, "max_norm", "gradients"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,29 +132,38 @@ class ClipStep:
 
     def __call__(self, g: Tensor, node: Node) -> Tensor | None:
         """The gradient whose step is no longer than gamma."""
-        if callable(self.gamma):
-            return scaled_to(self.gamma(node.step_count - 1), g, node.step_length(g), node)
-        return scaled_to(self.gamma, g, node.step_length(g, initial=True), node)
+        return capped(self.gamma, g, node, self)
 
 
-def scaled_to(cap: float, g: Tensor, length: Tensor, node: Node) -> Tensor | None:
+def capped(gamma: float | Callable[[int], float], g: Tensor, node: Node, owner: object) -> Tensor | None:
+    """What ``ClipStep`` does, in the name of whoever has the ``gamma``."""
+    told = Threshold(owner, "gamma", "steps")
+    if callable(gamma):
+        return scaled_to(gamma(node.step_count - 1), g, node.step_length(g), node, told)
+    return scaled_to(gamma, g, node.step_length(g, initial=True), node, told)
+
+
+def scaled_to(cap: float, g: Tensor, length: Tensor, node: Node, threshold: Threshold) -> Tensor | None:
     """``g`` scaled in place by min(1, cap / length), counted when it was; None where the length is not finite."""
     if g.device.type != "cpu":
-        return _scaled_unseen(cap, g, length, node)
+        return _scaled_unseen(cap, g, length, node, threshold)
     if length.numel() > 1:
-        return _scaled_unseen(cap, g, length, node) if bool(length.isfinite().all()) else None
+        return _scaled_unseen(cap, g, length, node, threshold) if bool(length.isfinite().all()) else None
     told = float(length)
     if not math.isfinite(told):
         return None
+    looked(node, threshold, told, told > cap)
     if told > cap:
         node.count("clipped")
         g *= cap / told
     return g
 
 
-def _scaled_unseen(cap: float, g: Tensor, length: Tensor, node: Node) -> Tensor:
+def _scaled_unseen(cap: float, g: Tensor, length: Tensor, node: Node, threshold: Threshold) -> Tensor:
     finite = length.isfinite()
-    node.count("clipped", (finite & (length > cap)).squeeze(-1))
+    over = finite & (length > cap)
+    looked(node, threshold, length, over)
+    node.count("clipped", over.squeeze(-1))
     node.count("not finite", (~finite).squeeze(-1))
     g *= (cap / length).clamp(max=1.0)
     return g.masked_fill_(~finite, 0.0)

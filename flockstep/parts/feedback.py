@@ -11,16 +11,17 @@ SignSGD, ICML 2019, arXiv 1901.09847. There and back: Tang et al., DoubleSqueeze
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from flockstep import check
 from flockstep.message import Message
 from flockstep.node import Node
 from flockstep.parts.averages import mean_of_chunks
 from flockstep.parts.codecs.codec import Codec
+from flockstep.parts.suited import CHANGES, MEANS, codec_for, unsuited
 from flockstep.strategy import Mean
 
 
@@ -77,7 +78,14 @@ class Compensated:
     codec: Codec
 
     def __post_init__(self) -> None:
-        check.has(self, "codec", self.codec, "encode", "decode", kind="a codec")
+        codec_for(
+            self, self.codec, CHANGES, MEANS, such_as="TopK(fraction=0.01)", instead="Stochastic(bits=4) or TopK()"
+        )
+
+    @property
+    def unsuited(self) -> Mapping[str, str]:
+        """What its codec is not for."""
+        return unsuited(self.codec)
 
     def start(self, node: Node, channel: str = "model") -> Mean:
         """Two exchanges per round, as Coded; one residual per receiver and one for the mean."""

@@ -108,8 +108,8 @@ async def swap(node: Node, peer: int, v: Tensor, ways: Coder) -> Tensor:
     message = ways.write(v)
     node.send(peer, message)
     read = ways.read(await node.receive(peer), v)
-    # Only a coder that tunes its scale can be out of reach; then both say whether they could read it all.
-    if type(ways) is not Coder:
+    # Where a coder may have been out of reach, both say whether they could read it all.
+    if ways.mends:
         node.send(peer, read if isinstance(read, Message) else NOTHING)
         verdict = await node.receive(peer)
         if asks_again(verdict):

@@ -16,6 +16,7 @@ Vogels, Karimireddy, Jaggi: PowerSGD, NeurIPS 2019, arXiv 1905.13727.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -23,12 +24,15 @@ from torch import Tensor
 
 from flockstep import check
 from flockstep.node import Node
+from flockstep.parts.suited import MODELS
 from flockstep.strategy import Mean
 
 
 @dataclass(frozen=True, kw_only=True)
 class PowerSGD:
     """``rank`` columns and rows of each matrix. For gradients and changes: what is left out is sent later."""
+
+    unsuited: ClassVar[dict[str, str]] = {MODELS: "it would leave matrices of low rank of them"}
 
     rank: int = 1
 

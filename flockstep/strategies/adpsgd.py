@@ -33,6 +33,7 @@ from flockstep.parts.codecs.codec import Codec
 from flockstep.parts.codecs.coder import Coder, coder
 from flockstep.parts.codecs.raw import Raw
 from flockstep.parts.partners import gain, meet, meet_to_the_end, take
+from flockstep.parts.suited import MODELS, codec_for
 from flockstep.parts.topologies import Complete, Topology
 
 _TOPIC = "adpsgd"
@@ -43,13 +44,14 @@ class ADPSGD:
     """Average with somebody while you compute, then step."""
 
     one_sided: ClassVar[bool] = True
+    own_gradients: ClassVar[bool] = True
 
     topology: Topology = Complete()
     codec: Codec = Raw()
 
     def __post_init__(self) -> None:
         check.has(self, "topology", self.topology, "peers", kind="a topology such as Ring()")
-        check.has(self, "codec", self.codec, "encode", "decode", kind="a codec such as Modular(bits=8)")
+        codec_for(self, self.codec, MODELS, such_as="Modular(bits=8)", instead="Modular(bits=8) or Cast()")
 
     async def run(self, node: Node) -> None:
         """A gradient and an average side by side, then both into the live model."""

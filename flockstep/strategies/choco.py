@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -31,12 +32,15 @@ from flockstep import check
 from flockstep.node import Node
 from flockstep.parts.codecs.codec import Codec
 from flockstep.parts.codecs.raw import Raw
+from flockstep.parts.suited import CHANGES, codec_for
 from flockstep.parts.topologies import Ring, Topology
 
 
 @dataclass(frozen=True, kw_only=True)
 class Choco:
-    """Average with your neighbours at every step, through any codec, however coarse."""
+    """Average with your neighbours at every step, through any codec of changes, however coarse."""
+
+    own_gradients: ClassVar[bool] = True
 
     topology: Topology = Ring()
     codec: Codec = Raw()
@@ -45,7 +49,7 @@ class Choco:
 
     def __post_init__(self) -> None:
         check.has(self, "topology", self.topology, "peers", "weights", kind="a topology such as Ring()")
-        check.has(self, "codec", self.codec, "encode", "decode", kind="a codec such as Stochastic(bits=4)")
+        codec_for(self, self.codec, CHANGES, such_as="Stochastic(bits=4)", instead="Stochastic(bits=8), or Gossip")
         if self.consensus is not None and check.positive(self, "consensus", self.consensus) > 1:
             raise ValueError(f"Choco.consensus must be at most 1, got {self.consensus}")
 

@@ -20,6 +20,7 @@ Keeps   the snapshot (CoCoD); the anchor, its velocity and the model under way (
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -27,6 +28,7 @@ from torch import Tensor
 from flockstep import check
 from flockstep.node import Node, Pending
 from flockstep.parts.averages import Exact
+from flockstep.parts.suited import MODELS, average_for
 from flockstep.strategy import Average
 
 
@@ -34,12 +36,14 @@ from flockstep.strategy import Average
 class CoCoD:
     """Average a snapshot while you train on, and keep what you have learned since."""
 
+    own_gradients: ClassVar[bool] = True
+
     period: int = 8
     average: Average = Exact()
 
     def __post_init__(self) -> None:
         check.whole(self, "period", self.period)
-        check.has(self, "average", self.average, "start", kind="an average such as Exact()")
+        average_for(self, self.average, MODELS)
 
     async def run(self, node: Node) -> None:
         """Periods of local steps, each with the mean of where it began behind it."""
@@ -61,6 +65,8 @@ class CoCoD:
 class OverlapLocalSGD:
     """Be pulled towards where everybody was a period ago."""
 
+    own_gradients: ClassVar[bool] = True
+
     period: int = 8
     pull: float = 0.6
     anchor_momentum: float = 0.7
@@ -71,7 +77,7 @@ class OverlapLocalSGD:
         check.fraction(self, "pull", self.pull)
         if check.fraction(self, "anchor_momentum", self.anchor_momentum) >= 1:
             raise ValueError(f"OverlapLocalSGD.anchor_momentum must be below 1, got {self.anchor_momentum}")
-        check.has(self, "average", self.average, "start", kind="an average such as Exact()")
+        average_for(self, self.average, MODELS)
 
     async def run(self, node: Node) -> None:
         """Local steps and a pull; the anchor follows in the background."""

@@ -16,7 +16,7 @@ from typing import ClassVar
 
 from flockstep import check
 from flockstep.node import Node
-from flockstep.parts.averages import Exact
+from flockstep.parts.averages import Exact, Mixed
 from flockstep.parts.clips import NoClip
 from flockstep.strategy import Average, Clip
 
@@ -33,6 +33,11 @@ class DataParallel:
     def __post_init__(self) -> None:
         check.has(self, "clip", self.clip, "__call__", kind="a clip such as ClipNorm(max_norm=1.0)")
         check.has(self, "average", self.average, "start", kind="an average such as Exact()")
+
+    @property
+    def equal_steps(self) -> bool:
+        """All nodes step with the same vector, unless it is averaged with neighbours only."""
+        return not isinstance(self.average, Mixed)
 
     async def run(self, node: Node) -> None:
         """Compute, average, step."""

@@ -22,6 +22,7 @@ Keeps   W and the outer momentum (EagerDiLoCo: and the change under way)
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -36,6 +37,8 @@ from flockstep.strategy import Average
 @dataclass(frozen=True, kw_only=True)
 class _Outer:
     """What both have."""
+
+    own_gradients: ClassVar[bool] = True
 
     period: int = 50
     outer_lr: float = 0.7

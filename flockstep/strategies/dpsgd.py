@@ -41,6 +41,7 @@ from flockstep.parts.codecs.codec import Codec
 from flockstep.parts.codecs.raw import Raw
 from flockstep.parts.server import FAREWELL, HELLO, PUSH, RESTORE, Server, is_behind, is_held
 from flockstep.parts.stamps import stamped, unstamped
+from flockstep.parts.suited import CHANGES, codec_for
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +49,7 @@ class DPSGD:
     """A server that folds whatever comes, workers that never wait for each other, cores that share a model unlocked."""
 
     one_sided: ClassVar[bool] = True
+    own_gradients: ClassVar[bool] = True
 
     threads: int = 1
     local_steps: int = 1
@@ -72,7 +74,7 @@ class DPSGD:
         check.not_negative(self, "damping", self.damping)
         if self.max_staleness is not None:
             check.whole(self, "max_staleness", self.max_staleness, at_least=0)
-        check.has(self, "codec", self.codec, "encode", "decode", kind="a codec such as TopK(fraction=0.01)")
+        codec_for(self, self.codec, CHANGES, such_as="TopK(fraction=0.01)", instead="Stochastic(bits=8) or TopK()")
 
     async def run(self, node: Node) -> None:
         """Serve, or train and push, or both."""

@@ -25,6 +25,8 @@ from torch import Tensor
 from flockstep import check
 from flockstep.node import Node, stream
 from flockstep.parts.averages import Exact
+from flockstep.parts.suited import MODELS, average_for
+from flockstep.parts.thresholds import Threshold, looked
 from flockstep.strategy import Average
 
 
@@ -39,7 +41,7 @@ class Episode:
     def __post_init__(self) -> None:
         check.whole(self, "period", self.period)
         check.positive(self, "gamma", self.gamma)
-        check.has(self, "average", self.average, "start", kind="an average such as Exact()")
+        average_for(self, self.average, MODELS)
 
     async def run(self, node: Node) -> None:
         """Each round: agree on G and on clipping, take corrected steps, average models."""
@@ -52,7 +54,7 @@ class Episode:
                 own.copy_(await node.gradient(x))
                 everyone.copy_(await mean_gradient(own))
             g = await node.gradient(x)
-            await node.step(corrected(g, own, everyone, self.gamma, node))
+            await node.step(corrected(g, own, everyone, self.gamma, node, self))
             if (k + 1) % self.period == 0:
                 x.copy_(await mean_model(x))
         if (k + 1) % self.period:
@@ -74,7 +76,7 @@ class EpisodePlus:
         check.positive(self, "gamma", self.gamma)
         check.whole(self, "sampled", self.sampled)
         check.whole(self, "sampling_seed", self.sampling_seed, at_least=0)
-        check.has(self, "average", self.average, "start", kind="an average such as Exact()")
+        average_for(self, self.average, MODELS)
 
     async def run(self, node: Node) -> None:
         """Rounds of the sampled; the others stand by and take part in both means."""
@@ -104,7 +106,7 @@ class EpisodePlus:
             works = node.rank in self.sample(k // self.period, node.size)
             if works:
                 g = await node.gradient(x)
-                tamed = corrected(g, own, everyone, self.gamma, node)
+                tamed = corrected(g, own, everyone, self.gamma, node, self)
                 if tamed is not None:
                     raw += g
                     taken += 1
@@ -120,13 +122,18 @@ class EpisodePlus:
         return sorted(int(rank) for rank in drawn)
 
 
-def corrected(g: Tensor, own: Tensor, everyone: Tensor, gamma: float, node: Node) -> Tensor | None:
+def corrected(
+    g: Tensor, own: Tensor, everyone: Tensor, gamma: float, node: Node, owner: Episode | EpisodePlus
+) -> Tensor | None:
     """g - G_i + G, its step brought to length gamma where ||G|| > gamma/eta; None if it is not finite."""
     g = g - own + everyone
     length = float(node.step_length(g, initial=True))
-    if not math.isfinite(length):
+    if node.refused or not math.isfinite(length):
         return None
-    if length == 0 or node.step_length(everyone, initial=True) <= gamma:
+    agreed = float(node.step_length(everyone, initial=True))
+    clips = length > 0 and agreed > gamma
+    looked(node, Threshold(owner, "gamma", "steps, by the mean gradient"), agreed, clips)
+    if not clips:
         return g
     node.count("clipped")
     return g * (gamma / length)

@@ -10,21 +10,26 @@ arXiv 1705.09056.
 
 Sends   one coded model to each neighbour, every step
 Waits   for its neighbours, every step; messages travel while the gradient is computed
-Keeps   one number, from which every round's codec draws: a resumed run says again what was under way
+Keeps   one number, from which every round's codec draws: a resumed run says again what was under way; with
+        ``Modular`` the distances seen
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from flockstep import check
-from flockstep.node import Node
+from flockstep.node import Node, Pending
 from flockstep.parts.codecs.codec import Codec
+from flockstep.parts.codecs.coder import coder
 from flockstep.parts.codecs.raw import Raw
+from flockstep.parts.neighbours import gained
+from flockstep.parts.suited import MODELS, codec_for
 from flockstep.parts.topologies import Ring, Topology
 
 
@@ -32,37 +37,30 @@ from flockstep.parts.topologies import Ring, Topology
 class Gossip:
     """Average with your neighbours at every step: D-PSGD."""
 
+    own_gradients: ClassVar[bool] = True
+
     topology: Topology = Ring()
     codec: Codec = Raw()
 
     def __post_init__(self) -> None:
         check.has(self, "topology", self.topology, "peers", "weights", kind="a topology such as Ring()")
-        check.has(self, "codec", self.codec, "encode", "decode", kind="a codec such as Cast()")
+        codec_for(self, self.codec, MODELS, such_as="Cast()", instead="Choco, which sends changes, or Modular(bits=8)")
 
     async def run(self, node: Node) -> None:
         """Mix and compute at the same time, then step on what was mixed; what is under way at the end is taken in."""
-        x = node.params
+        x, ways = node.params, coder(self.codec, node, node.params, by_rounds=True)
         seed = int(node.keep("seed", torch.tensor([node.rng.integers(2**31)])))
+
+        def mix(round: int) -> Pending[Tensor]:
+            return node.spawn(gained(node, self.topology, round, x, ways, np.random.default_rng([seed, round])))
+
         # Begun when a step ends, so that in a user's own loop, too, messages travel during the next forward pass.
-        mixing = node.spawn(self._mix(node, x, node.step_count, seed))
+        mixing = mix(node.step_count)
         async for k in node.steps():
             g = await node.gradient(x)
             # Added, not copied: the forward pass may have moved batch-norm statistics since.
             x.add_(await mixing)
+            ways.settle()
             await node.step(g)
-            mixing = node.spawn(self._mix(node, x, k + 1, seed))
+            mixing = mix(k + 1)
         x.add_(await mixing)
-
-    async def _mix(self, node: Node, x: Tensor, round: int, seed: int) -> Tensor:
-        """What this node gains in a round."""
-        weights = self.topology.weights(node.rank, node.size, round)
-        peers = self.topology.peers(node.rank, node.size, round)
-        message = self.codec.encode(x, np.random.default_rng([seed, round]))
-        own = self.codec.decode(message, x)
-        for peer in peers:
-            node.send(peer, message)
-        # Halves are summed as floats: sums of many lose more than sending them does.
-        gained = torch.zeros_like(own, dtype=torch.promote_types(own.dtype, torch.float32))
-        for peer in peers:
-            gained.add_(self.codec.decode(await node.receive(peer), own) - own, alpha=weights[peer])
-        return gained

@@ -27,6 +27,7 @@ from flockstep.node import Node
 from flockstep.parts.averages import Mixed
 from flockstep.parts.codecs.codec import Codec
 from flockstep.parts.codecs.raw import Raw
+from flockstep.parts.suited import MODELS, codec_for
 from flockstep.parts.topologies import Complete, Topology
 from flockstep.vector import norm
 
@@ -45,7 +46,7 @@ class GTNSGDm:
         if check.fraction(self, "beta", self.beta) == 1:
             raise ValueError("GTNSGDm.beta must be below 1, got 1: v would stay 0")
         check.has(self, "topology", self.topology, "peers", "weights", kind="a topology such as Ring()")
-        check.has(self, "codec", self.codec, "encode", "decode", kind="a codec such as Cast()")
+        codec_for(self, self.codec, MODELS, such_as="Cast()", instead="Modular(bits=8), Stochastic(bits=8) or Cast()")
 
     async def run(self, node: Node) -> None:
         """Momentum, tracking, a step of one length, mixing."""
@@ -55,9 +56,7 @@ class GTNSGDm:
         mix_y, mix_x = mixed.start(node, "tracker"), mixed.start(node, "model")
         async for _ in node.steps():
             g = await node.gradient(x)
-            fine = norm(g).isfinite()
-            node.count("not finite", (~fine).squeeze(-1))
-            change = torch.where(fine, g - v, 0.0).mul_(1 - self.beta)
+            change = torch.zeros_like(g) if node.refused else (g - v).mul_(1 - self.beta)
             v.add_(change)
             y.copy_(await mix_y(y + change))
             await node.step(y / norm(y).clamp_(min=torch.finfo(y.dtype).tiny))

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -39,6 +40,8 @@ _FIRST, _MORE = 8, 4
 @dataclass(frozen=True, kw_only=True)
 class HPSGD:
     """Train on a replica while the last period's change is averaged."""
+
+    own_gradients: ClassVar[bool] = True
 
     local_steps: int | None = None
     """k; None: as many as fit into one synchronisation, from ``k_min`` to ``k_max``."""

@@ -26,7 +26,9 @@ from torch import Tensor
 from flockstep import check
 from flockstep.node import Node
 from flockstep.parts.averages import Exact
-from flockstep.parts.clips import ClipStep, NoClip
+from flockstep.parts.clips import NoClip, capped
+from flockstep.parts.suited import MODELS, average_for
+from flockstep.parts.thresholds import Threshold, looked
 from flockstep.strategy import Average, Clip
 from flockstep.vector import norm
 
@@ -44,7 +46,12 @@ class LocalSGD:
     def __post_init__(self) -> None:
         check.whole(self, "period", self.period)
         check.has(self, "clip", self.clip, "__call__", kind="a clip such as ClipNorm(max_norm=1.0)")
-        check.has(self, "average", self.average, "start", kind="an average such as Exact()")
+        average_for(self, self.average, MODELS)
+
+    @property
+    def own_gradients(self) -> bool:
+        """Nobody looks at a gradient that is not clipped."""
+        return isinstance(self.clip, NoClip)
 
     async def run(self, node: Node) -> None:
         """Compute, clip, step; average at the end of each round."""
@@ -71,17 +78,22 @@ class CELGC:
     def __post_init__(self) -> None:
         check.whole(self, "period", self.period)
         check.positive(self, "gamma", self.gamma)
-        check.has(self, "average", self.average, "start", kind="an average such as Exact()")
+        average_for(self, self.average, MODELS)
 
     async def run(self, node: Node) -> None:
         """Local SGD with the step capped: nothing else."""
-        local = LocalSGD(period=self.period, clip=ClipStep(gamma=self.gamma), average=self.average)
-        await local.run(node)
+
+        def clip(g: Tensor, node: Node) -> Tensor | None:
+            return capped(self.gamma, g, node, self)
+
+        await LocalSGD(period=self.period, clip=clip, average=self.average).run(node)
 
 
 @dataclass(frozen=True, kw_only=True)
 class CELGCUpdate(CELGC):
     """Like CELGC, but caps the update of any optimizer, not the gradient it is given."""
+
+    own_gradients: ClassVar[bool] = True
 
     async def run(self, node: Node) -> None:
         """Let the optimizer step, then shorten what it did."""
@@ -90,8 +102,7 @@ class CELGCUpdate(CELGC):
         async for k in node.steps():
             g = await node.gradient(x)
             before = x.clone()
-            # A gradient that is not finite must not reach the optimizer's state either.
-            await node.step(g if norm(g).isfinite() else None)
+            await node.step(g)
             self._shorten(x, before, node)
             if (k + 1) % self.period == 0:
                 x.copy_(await mean(x))
@@ -99,11 +110,14 @@ class CELGCUpdate(CELGC):
             x.copy_(await mean(x))
 
     def _shorten(self, x: Tensor, before: Tensor, node: Node) -> None:
-        rate, initial_rate = node.learning_rates()[0]
-        change, cap = x - before, self.gamma * rate / initial_rate
+        # By the first group that learns at all: one that began with a rate of 0 tells nothing of a schedule.
+        decay = next((rate / initial for rate, initial in node.learning_rates() if initial), 1.0)
+        change, cap = x - before, self.gamma * decay
         length = float(norm(change))
         if not math.isfinite(length):
             x.copy_(before)
-        elif length > cap:
+            return
+        looked(node, Threshold(self, "gamma", "steps"), length, length > cap)
+        if length > cap:
             node.count("clipped")
             x.copy_(before + change * (cap / length))

@@ -23,6 +23,7 @@ Keeps   phi and m
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
@@ -32,11 +33,14 @@ from flockstep.parts.codecs.codec import Codec
 from flockstep.parts.codecs.coder import coder
 from flockstep.parts.codecs.raw import Raw
 from flockstep.parts.partners import matching, swap
+from flockstep.parts.suited import MODELS, codec_for
 
 
 @dataclass(frozen=True, kw_only=True)
 class NoLoCo:
     """Step alone, then take an outer step together with one other node."""
+
+    own_gradients: ClassVar[bool] = True
 
     period: int = 50
     outer_lr: float = 0.7
@@ -49,7 +53,7 @@ class NoLoCo:
         check.positive(self, "outer_lr", self.outer_lr)
         if check.not_negative(self, "outer_momentum", self.outer_momentum) >= 1:
             raise ValueError(f"NoLoCo.outer_momentum must be below 1, got {self.outer_momentum}")
-        check.has(self, "codec", self.codec, "encode", "decode", kind="a codec such as Modular(bits=8)")
+        codec_for(self, self.codec, MODELS, such_as="Modular(bits=8)", instead="Modular(bits=8) or Cast()")
         check.whole(self, "matching_seed", self.matching_seed, at_least=0)
 
     async def run(self, node: Node) -> None:

@@ -32,6 +32,7 @@ from flockstep.parts.averages import Exact, Mixed
 from flockstep.parts.clips import SmoothClip
 from flockstep.parts.codecs.codec import Codec
 from flockstep.parts.codecs.raw import Raw
+from flockstep.parts.suited import MODELS, codec_for
 from flockstep.parts.topologies import Ring, Topology
 from flockstep.strategy import Average
 
@@ -59,7 +60,9 @@ class _Memory:
         return node.keep("m", torch.zeros_like(node.params))
 
     def follow(self, m: Tensor, g: Tensor, t: int, node: Node) -> None:
-        """Let the memory take in what is new in a gradient."""
+        """Let the memory take in what is new in a gradient; nothing, if that was not finite."""
+        if node.refused:
+            return
         beta = self.c_beta * (t + 1) ** -self.beta_power
         news = self.clip(g.sub_(m), node)
         m.mul_(beta).add_(news, alpha=1 - beta)
@@ -81,6 +84,11 @@ class SClipEF(_Memory):
         super().__post_init__()
         check.has(self, "average", self.average, "start", kind="an average such as Exact()")
 
+    @property
+    def equal_steps(self) -> bool:
+        """All nodes step with the same vector, unless it is averaged with neighbours only."""
+        return not isinstance(self.average, Mixed)
+
     async def run(self, node: Node) -> None:
         """Follow, average, step."""
         m, mean = self.start(node), self.average.start(node, "memory")
@@ -101,7 +109,7 @@ class SClipEFNetwork(_Memory):
     def __post_init__(self) -> None:
         super().__post_init__()
         check.has(self, "topology", self.topology, "peers", "weights", kind="a topology such as Ring()")
-        check.has(self, "codec", self.codec, "encode", "decode", kind="a codec such as Cast()")
+        codec_for(self, self.codec, MODELS, such_as="Cast()", instead="Modular(bits=8), Stochastic(bits=8) or Cast()")
 
     async def run(self, node: Node) -> None:
         """Follow, step, mix."""

@@ -23,6 +23,7 @@ Keeps   x and w
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -34,6 +35,8 @@ from flockstep.parts.codecs.raw import Raw
 @dataclass(frozen=True, kw_only=True)
 class SGP:
     """Push half of what you have to one node, another one at every step."""
+
+    own_gradients: ClassVar[bool] = True
 
     def targets(self, rank: int, size: int, round: int) -> tuple[int, ...]:
         """Whom a node sends to in a round; a subclass may name any others, and any number of them."""

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -41,6 +41,8 @@ class _Fragment(NamedTuple):
 @dataclass(frozen=True, kw_only=True)
 class StreamingDiLoCo:
     """A fragment at a time, and never wait if ``delay`` steps are enough for it."""
+
+    own_gradients: ClassVar[bool] = True
 
     period: int = 100
     fragments: int = 4

@@ -35,6 +35,7 @@ from flockstep.parts.codecs.codec import Codec
 from flockstep.parts.codecs.coder import Coder, asks_again, coder
 from flockstep.parts.codecs.raw import Raw
 from flockstep.parts.partners import gain, in_full, matching, meet, meet_to_the_end, partners, swap, take
+from flockstep.parts.suited import MODELS, codec_for
 from flockstep.parts.topologies import Complete, Topology
 
 _TOPIC = "swarm"
@@ -43,6 +44,8 @@ _TOPIC = "swarm"
 @dataclass(frozen=True, kw_only=True)
 class _Local:
     """What all three have: how many steps a phase has, with whom it is shared, and in how many bits."""
+
+    own_gradients: ClassVar[bool] = True
 
     local_steps: int = 1
     geometric: bool = False
@@ -53,7 +56,7 @@ class _Local:
     def __post_init__(self) -> None:
         check.whole(self, "local_steps", self.local_steps)
         check.has(self, "topology", self.topology, "peers", kind="a topology such as Ring()")
-        check.has(self, "codec", self.codec, "encode", "decode", kind="a codec such as Modular(bits=8)")
+        codec_for(self, self.codec, MODELS, such_as="Modular(bits=8)", instead="Modular(bits=8) or Cast()")
 
     def phase(self, rng: np.random.Generator) -> int:
         """How many steps the next phase has."""

@@ -1,8 +1,10 @@
 """Laws that every part, strategy and backend keeps, yours too: ``check_codec(MyCodec())`` raises LawBroken or not."""
 
 from flockstep.testing.backends import BACKEND_LAWS, check_backend
+from flockstep.testing.codecs import check_codec
 from flockstep.testing.law import Law
-from flockstep.testing.parts import LawBroken, check_codec, check_topology
+from flockstep.testing.loops import check_loop
+from flockstep.testing.parts import LawBroken, check_topology
 from flockstep.testing.strategies import check_strategy, check_synchronous
 
 __all__ = [
@@ -11,6 +13,7 @@ __all__ = [
     "LawBroken",
     "check_backend",
     "check_codec",
+    "check_loop",
     "check_strategy",
     "check_synchronous",
     "check_topology",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,6 +17,7 @@ from flockstep.strategy import Strategy, describe, is_one_sided
 from flockstep.testing.parts import LawBroken
 from flockstep.trace import Trace
 from flockstep.workloads.convex import Quadratics
+from flockstep.workloads.workload import Workload
 
 _STEPS = 23
 _SGD = partial(torch.optim.SGD, lr=0.1)
@@ -32,7 +34,8 @@ def check_strategy(
     exact enough for ``tolerance``); one that is one-sided, whose nodes stand at different steps, on one node; one that
     merges late or has an outer optimizer is something else by intent: say ``is_sgd=False``. One seed
     gives one outcome, to the bit. All bytes sent are received and no message is left unread. It ends, whatever the
-    start skew, the stragglers and the order of simultaneous events.
+    start skew, the stragglers and the order of simultaneous events. One gradient that is not finite, on one node, is
+    counted there and reaches nobody's model.
     """
     for size in nodes:
         if (why := _refusal(strategy, size)) is not None:
@@ -41,6 +44,7 @@ def check_strategy(
             _is_sgd_where_all_are_alike(strategy, size, tolerance)
         _repeats_itself(strategy, size)
         _loses_no_byte(strategy, size)
+        _survives_a_bad_gradient(strategy, size)
 
 
 def check_synchronous(strategy: Strategy, *, nodes: tuple[int, ...] = (1, 2, 5)) -> None:
@@ -101,6 +105,41 @@ def _loses_no_byte(strategy: Strategy, size: int) -> None:
         raise LawBroken(f"{describe(strategy)} on {size} nodes sent {sent} bytes and received {received}")
     if unread := sum(node.counts.get("unread messages", 0) for node in trace.nodes):
         raise LawBroken(f"{describe(strategy)} on {size} nodes left {unread} messages unread")
+
+
+class _BreaksOnce:
+    """A problem whose last node has one gradient that is not finite."""
+
+    def __init__(self, inside: Workload, *, breaks: bool = False) -> None:
+        self._inside, self._breaks, self._calls = inside, breaks, 0
+
+    def start(self) -> Tensor:
+        """As inside."""
+        return self._inside.start()
+
+    def gradient(self, x: Tensor, rng: np.random.Generator) -> Tensor:
+        """As inside, but for one."""
+        self._calls += 1
+        g = self._inside.gradient(x, rng)
+        return g * torch.nan if self._breaks and self._calls == _STEPS // 2 else g
+
+    def loss(self, x: Tensor) -> float:
+        """As inside."""
+        return self._inside.loss(x)
+
+    def shard(self, rank: int, size: int) -> _BreaksOnce:
+        """One node's part."""
+        return _BreaksOnce(self._inside.shard(rank, size), breaks=rank == size - 1)
+
+
+def _survives_a_bad_gradient(strategy: Strategy, size: int) -> None:
+    workload = _BreaksOnce(Quadratics(dim=7, dtype=torch.float64))
+    trace = simulate(strategy, workload, nodes=size, steps=_STEPS, optimizer=_SGD, seed=5, network=_SLOW)
+    if not all(bool(model.isfinite().all()) for model in trace.models.values()):
+        raise LawBroken(f"{describe(strategy)} on {size} nodes lets one gradient that is not finite into its models")
+    last = trace.nodes[-1]
+    if last.gradients >= _STEPS // 2 and last.counts.get("not finite") != 1:
+        raise LawBroken(f"{describe(strategy)} on {size} nodes does not count a gradient that is not finite")
 
 
 def _same(one: Trace, other: Trace) -> bool:

@@ -1,11 +1,15 @@
 """One program, every place: simulator, threads and processes give the same numbers."""
 
+from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 
 import flockstep as fs
+from flockstep.message import ring_bytes
+from flockstep.testing.law import Page
 from flockstep.workloads.convex import Logistic, Quadratics
 
 STRATEGIES = {
@@ -86,3 +90,67 @@ def test_any_number_of_processes(nodes):
     problem = Quadratics(dim=10, dtype=torch.float64)
     strategy = fs.Episode(period=3, gamma=0.1)
     assert_agree(run(fs.simulate, strategy, problem, nodes), run(fs.launch, strategy, problem, nodes), 1e-12)
+
+
+# Means of halves -----------------------------------------------------------------------------------------------------
+
+PLACES = {
+    "simulator": fs.simulate,
+    "threads": partial(fs.launch, on="threads"),
+    "processes": fs.launch,
+}
+EVERYWHERE = [name if name != "processes" else pytest.param(name, marks=pytest.mark.slow) for name in PLACES]
+HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def brought(rank, count, half, alike):
+    """A large number among small ones first: summed in halves, those are lost. Then numbers of all sizes."""
+    rng = np.random.default_rng([3, 0 if alike else rank])
+    spread = torch.from_numpy(rng.standard_normal(count) * 10.0 ** rng.uniform(-2, 2, count))
+    large = torch.tensor([2048.0 if alike or rank == 1 else 1.0])
+    return torch.cat([large, spread])[:count].to(HALVES[half])
+
+
+@dataclass(frozen=True)
+class Averages:
+    """Every node writes down the mean of what all brought."""
+
+    count: int
+    half: str
+    alike: bool = False
+
+    async def run(self, node):
+        mean = await node.mean(brought(node.rank, self.count, self.half, self.alike), "halves")
+        # Each round is its own: what a mean returns may be changed.
+        again = await node.mean(mean.clone(), "halves")
+        mean.fill_(-1.0)
+        node.params.resize_(self.count).copy_(again)
+
+
+def means(place, nodes, *arguments):
+    trace = PLACES[place](Averages(*arguments), Page(), nodes=nodes, steps=1)
+    assert {node.bytes_sent for node in trace.nodes} == {2 * ring_bytes(2 * arguments[0], nodes)}
+    return [trace.models[rank] for rank in range(nodes)]
+
+
+@pytest.mark.parametrize("place", EVERYWHERE)
+@pytest.mark.parametrize("nodes", [1, 2, 3, 5])
+@pytest.mark.parametrize("half", HALVES)
+def test_halves_are_summed_as_floats_and_rounded_once(half, nodes, place):
+    for count in (1, 2, 7, 1001):
+        vectors = [brought(rank, count, half, alike=False) for rank in range(nodes)]
+        expected = np.mean([v.float().numpy() for v in vectors], axis=0, dtype=np.float32)
+        rounded = torch.from_numpy(expected).to(HALVES[half]).double()
+        for mean in means(place, nodes, count, half):
+            assert torch.equal(mean, rounded)
+    # The test is about something: summed one by one in halves, most would be others.
+    if nodes > 2:
+        plain = sum(vectors[1:], vectors[0].clone()) / nodes
+        assert (plain.double() != rounded).sum() > 100
+
+
+@pytest.mark.parametrize("place", EVERYWHERE)
+@pytest.mark.parametrize("half", HALVES)
+def test_the_mean_of_equal_halves_is_that_vector_to_the_bit(half, place):
+    vector = brought(0, 1001, half, alike=True).double()
+    assert all(torch.equal(mean, vector) for mean in means(place, 3, 1001, half, True))

@@ -5,18 +5,21 @@ import re
 import signal
 import subprocess
 import sys
+import weakref
 
 import numpy as np
 import pytest
-from scipy import sparse
 from typer.testing import CliRunner
 
-pytest.importorskip("sklearn")
+pytest.importorskip("sklearn", reason="needs pip install 'flockstep[lda]'")
+
+from scipy import sparse
 
 from flockstep.cli import lda, lda_work
 from flockstep.cli.lda import app
 from flockstep.lda import files
 from flockstep.lda.topics import Update
+from flockstep.lda.training import Trainer
 
 SEA = ["ship", "sea", "harbour", "sailor", "wave"]
 KITCHEN = ["bread", "oven", "flour", "water", "dough"]
@@ -186,7 +189,7 @@ def test_ctrl_c_saves_what_was_learned(corpus, tmp_path, monkeypatch):
 
 
 def test_a_thread_that_still_learns_does_not_spoil_what_is_saved(corpus, tmp_path, monkeypatch):
-    """Ctrl-C while threads are started can leave one that nobody waits for; here it writes at the worst moment."""
+    """Whoever still learns, here at the worst moment."""
     words, even = np.arange(10, dtype=np.int32), np.ones((10, 2), np.float32)
     tables, learned, save = [], [], files.save
 
@@ -219,6 +222,53 @@ def test_ctrl_c_before_anything_was_learned(corpus, tmp_path, monkeypatch):
     assert list((tmp_path / "out").iterdir()) == []
 
 
+@pytest.fixture
+def struck(monkeypatch):
+    """Ctrl-C in the callback of a weak reference, where Python throws exceptions away: threads that end have some."""
+    run, times = Trainer.run, [0]
+
+    class Gone:
+        pass
+
+    def unlucky(self, batches, **more):
+        run(self, batches, **more)
+        if not times[0]:
+            gone = Gone()
+            reference = weakref.ref(gone, lambda _: signal.raise_signal(signal.SIGINT))
+            del gone
+            assert reference() is None
+        times[0] += 1
+
+    monkeypatch.setattr(Trainer, "run", unlucky)
+    return times
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_ctrl_c_where_an_exception_goes_nowhere(corpus, tmp_path, struck, jobs):
+    # Held-out documents are looked at after every pass, for which threads are started anew.
+    result = fit(corpus, tmp_path / "out", "--held-out", 0.2, "--jobs", jobs)
+    assert result.exit_code == 130
+    assert "Ctrl-C: stopping and saving; once more stops at once." in result.stderr
+    assert "What was learned so far is saved" in result.stderr
+    # The second pass was begun, and stopped before its first batch.
+    assert struck == [2]
+    assert files.load(tmp_path / "out").n_components == 2
+
+
+def test_a_second_ctrl_c_stops_at_once(corpus, tmp_path, monkeypatch):
+    def impatient(self, batches, **more):
+        for _ in range(2):
+            signal.raise_signal(signal.SIGINT)
+        pytest.fail("it goes on")
+
+    monkeypatch.setattr(Trainer, "run", impatient)
+    result = fit(corpus, tmp_path / "out")
+    assert result.exit_code == 130
+    assert "Stopped at once; nothing is saved." in result.stderr
+    assert list((tmp_path / "out").iterdir()) == []
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
 def test_ctrl_c_after_learning(corpus, tmp_path, monkeypatch):
     def stopped(*arguments, **more):
         raise KeyboardInterrupt
@@ -231,26 +281,26 @@ def test_ctrl_c_after_learning(corpus, tmp_path, monkeypatch):
 
 
 # Says when the first batch of ours is in and when the main thread waits for others, if there are any: then there is
-# something to lose, and the signal finds nobody starting threads.
+# something to lose.
 PROGRAM = """
 import os
-from concurrent.futures import Future
 from flockstep.cli.lda import app
+from flockstep.lda import training
 from flockstep.lda.topics import Topics
 said = set()
 def say(word):
     if word not in said:
         said.add(word)
         os.write(2, f"{word}\\n".encode())
-fold, result = Topics.fold, Future.result
+fold, wait = Topics.fold, training.wait
 def told_fold(self, update):
     fold(self, update)
     if self.n_words == 10:
         say("folded")
-def told_result(self, timeout=None):
+def told_wait(*arguments, **more):
     say("waiting")
-    return result(self, timeout)
-Topics.fold, Future.result = told_fold, told_result
+    return wait(*arguments, **more)
+Topics.fold, training.wait = told_fold, told_wait
 app()
 """
 
@@ -283,7 +333,8 @@ def interrupted(program, signs, folder, *arguments):
 @pytest.mark.slow
 @pytest.mark.parametrize(("jobs", "signs"), [("1", {"folded"}), ("2", {"folded", "waiting"})])
 def test_ctrl_c_for_real(corpus, tmp_path, jobs, signs):
-    interrupted(PROGRAM, signs, tmp_path / "out", corpus, "--passes", "100000000", "--jobs", jobs)
+    told = interrupted(PROGRAM, signs, tmp_path / "out", corpus, "--passes", "100000000", "--jobs", jobs)
+    assert "Ctrl-C: stopping and saving; once more stops at once." in told
 
 
 # The first row is from before the first batch.

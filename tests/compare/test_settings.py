@@ -37,11 +37,11 @@ def test_a_plan_file_says_all_of_it(tmp_path):
     path = written(
         tmp_path,
         """
-        workload = "logistic"
+        workload = "shakespeare(batch=5)"
         seeds = [3, 5]
         steps = 7
         target = 0.4
-        strategies = ["DataParallel", {strategy = "LocalSGD(period=2)", label = "mine", lr = 0.5, optimizer = "adamw"}]
+        strategies = ["DataParallel", {strategy = "LocalSGD(period=2)", label = "mine", lr = 0.5, optimizer = "sgd"}]
         [cluster]
         nodes = 3
         step_time = "1 ms"
@@ -52,9 +52,9 @@ def test_a_plan_file_says_all_of_it(tmp_path):
     said = settings.read_plan(path)
     found = settings.comparison({**DEFAULTS, **said}, set(said), "flockstep compare plan.toml")
     assert found.seeds == (3, 5)
-    assert (found.steps, found.target, found.workload) == (7, 0.4, "logistic")
+    assert (found.steps, found.target, found.workload) == (7, 0.4, "shakespeare(batch=5)")
     assert found.labels == ["DataParallel", "mine"]
-    assert [entry.steps_with() for entry in found.entries] == ["SGD(lr=0.1)", "AdamW(lr=0.5)"]
+    assert [entry.steps_with() for entry in found.entries] == ["AdamW(lr=0.04)", "SGD(lr=0.5)"]
     assert found.cluster == Cluster(
         nodes=3,
         link="100 Mbit/s",
@@ -67,7 +67,7 @@ def test_a_plan_file_says_all_of_it(tmp_path):
     record = found.record()
     assert record.cluster["stragglers"] == ["1:4x"]
     assert record.cluster["faults"] == ["crash 2@60s"]
-    assert (record.samples_per_step, record.samples) == (3 * 32, "samples")
+    assert (record.samples_per_step, record.samples) == (3 * 5, "samples")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import json
 import os
+import runpy
 import signal
 import subprocess
 import sys
@@ -50,10 +51,33 @@ def needs_data(name):
         pytest.skip(str(error))
 
 
+@pytest.fixture
+def here(monkeypatch, capsys):
+    """Run an example in this process: where it ends before it trains, starting another takes nearly all of the time."""
+
+    def ended(name, *arguments):
+        monkeypatch.setattr(sys, "argv", [str(EXAMPLES / name), *arguments])
+        monkeypatch.syspath_prepend(EXAMPLES)
+        with pytest.raises(SystemExit) as left:
+            runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+        return left.value.code, capsys.readouterr()
+
+    return ended
+
+
 @pytest.mark.parametrize("name", sorted(path.name for path in EXAMPLES.glob("*.py")))
-def test_the_help_teaches(name):
-    said = run(name, "--help")
+def test_the_help_teaches(name, here):
+    code, (said, _) = here(name, "--help")
+    assert code == 0
     assert all(word in said for word in ("flockstep run -n", "torchrun", "--strategy", "--resume", "--steps", "--out"))
+
+
+@pytest.mark.slow
+def test_two_optimizers_on_two_nodes(tmp_path):
+    tiny = ["--steps", "4", "--batch", "2", "--length", "16", "--width", "16", "--layers", "1", "--out", tmp_path]
+    said = run("muon_gpt.py", *tiny, launcher=FLOCK)
+    assert "on 2 node(s)" in said
+    assert (tmp_path / "muon_gpt.safetensors").exists()
 
 
 def test_every_example_has_its_line():
@@ -70,10 +94,10 @@ def test_shakespeare_alone(tmp_path):
     assert all(tensor.isfinite().all() for tensor in weights(tmp_path).values())
 
 
-def test_a_strategy_that_cannot_be_read_is_told(tmp_path):
-    done = subprocess.run(command("shakespeare.py", "--strategy", "CELGC"), capture_output=True, text=True)
-    assert done.returncode == 2
-    assert "--strategy: CELGC needs period and gamma" in done.stderr
+def test_a_strategy_that_cannot_be_read_is_told(here):
+    code, (_, complaint) = here("shakespeare.py", "--strategy", "CELGC")
+    assert code == 2
+    assert "--strategy: CELGC needs period and gamma" in complaint
 
 
 @pytest.mark.slow

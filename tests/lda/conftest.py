@@ -1,9 +1,11 @@
 """A small corpus that has topics."""
 
 import pytest
-from lda_corpora import drawn
 
 
 @pytest.fixture(scope="session")
 def corpus():
+    # Here: without SciPy the tests are skipped, not this file.
+    from lda_corpora import drawn
+
     return drawn(120, 50, 5)

@@ -2,6 +2,9 @@ import math
 
 import numpy as np
 import pytest
+
+pytest.importorskip("sklearn", reason="needs pip install 'flockstep[lda]'")
+
 from scipy import sparse
 
 from flockstep.lda import coherence

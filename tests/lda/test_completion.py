@@ -1,6 +1,9 @@
-import lda_oracles as oracles
 import numpy as np
 import pytest
+
+pytest.importorskip("sklearn", reason="needs pip install 'flockstep[lda]'")
+
+import lda_oracles as oracles
 
 from flockstep.lda.completion import Completion
 from flockstep.lda.topics import Topics

@@ -2,9 +2,12 @@
 
 from dataclasses import replace
 
-import lda_oracles as oracles
 import numpy as np
 import pytest
+
+pytest.importorskip("sklearn", reason="needs pip install 'flockstep[lda]'")
+
+import lda_oracles as oracles
 from scipy.special import gammaln
 from scipy.special import psi as exact_psi
 

@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-pytest.importorskip("sklearn")
+pytest.importorskip("sklearn", reason="needs pip install 'flockstep[lda]'")
 
 from flockstep.lda.distances import distances, plane
 

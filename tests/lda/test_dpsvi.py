@@ -5,6 +5,9 @@ import threading
 import numpy as np
 import pytest
 import torch
+
+pytest.importorskip("sklearn", reason="needs pip install 'flockstep[lda]'")
+
 from lda_corpora import drawn
 
 import flockstep as fs

@@ -7,6 +7,9 @@ import sys
 
 import numpy as np
 import pytest
+
+pytest.importorskip("sklearn", reason="needs pip install 'flockstep[lda]'")
+
 import scipy.sparse as sp
 from scipy.special import psi
 from sklearn.base import clone

@@ -3,16 +3,18 @@ import sys
 
 import numpy as np
 import pytest
+
+pytest.importorskip("sklearn", reason="needs pip install 'flockstep[lda]'")
+
 from scipy import sparse
+from sklearn.decomposition import LatentDirichletAllocation
 
-sklearn_lda = pytest.importorskip("sklearn.decomposition").LatentDirichletAllocation
-
-from flockstep.lda import LDA, export  # noqa: E402
+from flockstep.lda import LDA, export
 
 WORDS = [f"w{i}" for i in range(11)] + ['a "quoted", word']
 
 
-def fitted(kind=sklearn_lda, topics=3, **more):
+def fitted(kind=LatentDirichletAllocation, topics=3, **more):
     counts = sparse.csr_matrix(np.random.default_rng(0).poisson(0.7, (40, len(WORDS))))
     return kind(n_components=topics, random_state=0, **more).fit(counts), counts
 

@@ -2,9 +2,10 @@ import json
 
 import numpy as np
 import pytest
-from scipy import sparse
 
-pytest.importorskip("sklearn")
+pytest.importorskip("sklearn", reason="needs pip install 'flockstep[lda]'")
+
+from scipy import sparse
 
 from flockstep.lda import LDA, files
 

@@ -1,8 +1,9 @@
 import numpy as np
 import pytest
-from scipy import sparse
 
-pytest.importorskip("sklearn")
+pytest.importorskip("sklearn", reason="needs pip install 'flockstep[lda]'")
+
+from scipy import sparse
 
 from flockstep.lda.holdout import split
 from flockstep.lda.streams import Blocks

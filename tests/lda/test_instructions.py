@@ -1,8 +1,11 @@
 """Instructions that numba has no word for do what Python's integers say."""
 
-import numba
 import numpy as np
 import pytest
+
+pytest.importorskip("sklearn", reason="needs pip install 'flockstep[lda]'")
+
+import numba
 
 from flockstep.lda.instructions import fetch, how_many, lowest_bit, shifted
 

@@ -5,6 +5,9 @@ import signal
 
 import numpy as np
 import pytest
+
+pytest.importorskip("sklearn", reason="needs pip install 'flockstep[lda]'")
+
 from lda_corpora import drawn
 from test_dpsvi import Counting, counts, model
 

@@ -5,6 +5,8 @@ import math
 import numpy as np
 import pytest
 
+pytest.importorskip("sklearn", reason="needs pip install 'flockstep[lda]'")
+
 from flockstep.lda import wire
 from flockstep.lda.topics import Update
 

@@ -7,15 +7,17 @@ import sys
 
 import numpy as np
 import pytest
+
+pytest.importorskip("sklearn", reason="needs pip install 'flockstep[lda]'")
+pytest.importorskip("plotly")
+
 from scipy import sparse
+from sklearn.decomposition import LatentDirichletAllocation
 from web_page import Page
 
-pytest.importorskip("plotly")
-sklearn_lda = pytest.importorskip("sklearn.decomposition").LatentDirichletAllocation
-
-from flockstep.lda import distances  # noqa: E402
-from flockstep.lda.page import write_page  # noqa: E402
-from flockstep.lda.survey import survey  # noqa: E402
+from flockstep.lda import distances
+from flockstep.lda.page import write_page
+from flockstep.lda.survey import survey
 
 EVIL = [
     "<script>alert(1)</script>",
@@ -33,7 +35,7 @@ WORDS = EVIL + [f"w{i}" for i in range(40)]
 def made(request, tmp_path_factory):
     rng = np.random.default_rng(0)
     counts = sparse.csr_matrix(rng.poisson(0.4, (30, len(WORDS))))
-    model = sklearn_lda(n_components=request.param, random_state=0).fit(counts)
+    model = LatentDirichletAllocation(n_components=request.param, random_state=0).fit(counts)
     seen = survey(model, counts)
     path = write_page(
         tmp_path_factory.mktemp("page") / "topics.html",
@@ -150,7 +152,7 @@ def label(word):
 
 def test_without_a_corpus_sizes_are_the_models_own(tmp_path):
     counts = sparse.csr_matrix(np.random.default_rng(0).poisson(0.4, (30, 12)))
-    model = sklearn_lda(n_components=3, random_state=0).fit(counts)
+    model = LatentDirichletAllocation(n_components=3, random_state=0).fit(counts)
     told = Page(write_page(tmp_path / "topics.html", model).read_text(encoding="utf8")).told
     sums = model.components_.sum(axis=1)
     assert [topic["size"] for topic in told["topics"]] == pytest.approx(sums / sums.sum(), rel=1e-5)

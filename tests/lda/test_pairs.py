@@ -5,6 +5,8 @@ import threading
 import numpy as np
 import pytest
 
+pytest.importorskip("sklearn", reason="needs pip install 'flockstep[lda]'")
+
 from flockstep.lda import journal as module
 from flockstep.lda.corpora import Corpus
 from flockstep.lda.journal import Journal

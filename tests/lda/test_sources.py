@@ -3,9 +3,10 @@ import io
 
 import numpy as np
 import pytest
-from scipy import sparse
 
-pytest.importorskip("sklearn")
+pytest.importorskip("sklearn", reason="needs pip install 'flockstep[lda]'")
+
+from scipy import sparse
 
 from flockstep.lda import LDA, files, sources
 from flockstep.lda.sources import Kind

@@ -2,6 +2,9 @@ import gzip
 
 import numpy as np
 import pytest
+
+pytest.importorskip("sklearn", reason="needs pip install 'flockstep[lda]'")
+
 import scipy.sparse as sp
 
 from flockstep.lda import LDA

@@ -4,7 +4,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-pytest.importorskip("sklearn")
+pytest.importorskip("sklearn", reason="needs pip install 'flockstep[lda]'")
 
 from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.pipeline import make_pipeline

@@ -363,7 +363,7 @@ def test_parameters_given_other_memory_are_taken_back():
     ("make", "sentence"),
     [
         (lambda m: fs.join(m, loops.sgd(m), fs.LocalSGD), "with parentheses"),
-        (lambda m: fs.join(m, "sgd", FAR), "join.optimizer must be a torch optimizer, got 'sgd'"),
+        (lambda m: fs.join(m, "sgd", FAR), "join.optimizer must be a torch optimizer, or a list of them, got 'sgd'"),
         (lambda m: fs.join(m, loops.sgd(loops.plain_model()), FAR), "holds a parameter that join.model does not have"),
         (lambda m: fs.join(m, loops.sgd(m), FAR, every=5), "give both"),
         (lambda m: fs.join(m, loops.sgd(m), FAR, resume="x", every=0), "join.every must be at least 1, got 0"),

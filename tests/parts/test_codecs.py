@@ -14,8 +14,9 @@ from torch import Tensor
 
 from flockstep.errors import CodecRange
 from flockstep.message import Message
-from flockstep.parts.codecs import Cast, Codec, Raw
-from flockstep.testing import check_codec
+from flockstep.parts.codecs import Cast, Codec, Modular, Raw, Stochastic, TopK
+from flockstep.parts.codecs.codec import readable
+from flockstep.testing import LawBroken, check_codec
 
 CODECS: list[Codec] = [Raw(), Cast(), Cast(dtype="bf16"), Cast(dtype="fp16")]
 FLOATS = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
@@ -145,20 +146,79 @@ def test_what_rounds_down_to_the_largest_fp16_is_coded() -> None:
 @pytest.mark.parametrize(
     ("values", "sentence"),
     [
-        ([1.0, math.nan], "Cast cannot code a vector with 1 value that is not finite"),
-        ([math.inf, math.nan, 0.0, -math.inf], "Cast cannot code a vector with 3 values that are not finite"),
+        ([1.0, math.nan], "1 value that is not finite: nan at index 1"),
+        ([0.0, -math.inf, math.nan, 0.0, math.inf], "3 values that are not finite: the first is -inf at index 1"),
     ],
 )
-def test_values_that_are_not_finite_are_counted(values: list[float], sentence: str) -> None:
+@pytest.mark.parametrize("codec", [*CODECS, Modular(), Stochastic(), TopK(fraction=0.5)], ids=repr)
+def test_values_that_are_not_finite_are_counted_and_the_first_is_named(
+    codec: Codec, values: list[float], sentence: str
+) -> None:
     with pytest.raises(CodecRange) as caught:
-        Cast().encode(torch.tensor(values), rng())
-    assert caught.value.message == sentence
+        codec.encode(torch.tensor(values), rng())
+    assert caught.value.message == f"{type(codec).__name__} cannot code a vector with {sentence}"
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_every_dtype_refuses_infinity(dtype: torch.dtype) -> None:
     with pytest.raises(CodecRange, match="Raw cannot code a vector with 1 value"):
         Raw().encode(torch.tensor([1.0, math.inf]).to(dtype), rng())
+
+
+@pytest.mark.parametrize("codec", [Raw(), TopK(fraction=1.0)], ids=repr)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+def test_large_values_are_not_mistaken_for_infinite_ones(codec: Codec, dtype: torch.dtype) -> None:
+    # Their sum overflows, and they do not.
+    v = torch.full((5,), torch.finfo(dtype).max, dtype=dtype)
+    assert torch.equal(there_and_back(codec, v), v)
+
+
+@pytest.mark.parametrize("size", [1, 2, 5])
+@pytest.mark.parametrize("bad", [math.inf, -math.inf, math.nan])
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_a_message_with_values_that_are_not_finite_is_refused(dtype: torch.dtype, bad: float, size: int) -> None:
+    v = torch.ones(size, dtype=dtype)
+    for codec, inside in ((Raw(), dtype), (Cast(), torch.bfloat16), (Cast(dtype="fp16"), torch.float16)):
+        garbled = torch.ones(size, dtype=inside)
+        garbled[-1] = bad
+        message = dataclasses.replace(codec.encode(v, rng()), data=garbled.view(torch.uint8))
+        with pytest.raises(CodecRange, match=rf"cannot decode a message with 1 value .*{bad} at index {size - 1}"):
+            codec.decode(message, v)
+
+
+def test_what_a_shorter_dtype_cannot_hold_is_refused() -> None:
+    v = torch.ones(3, dtype=torch.float16)
+    large = torch.tensor([1.0, 1e38, 1.0]).bfloat16().view(torch.uint8)
+    with pytest.raises(CodecRange, match=r"Cast cannot decode a message with 1 value .* inf at index 1"):
+        Cast().decode(dataclasses.replace(Cast().encode(v, rng()), data=large), v)
+    claimed = dataclasses.replace(Stochastic().encode(torch.tensor([1.0, 3e38, 1.0]), rng()), dtype=torch.float16)
+    with pytest.raises(CodecRange, match="Stochastic cannot decode a message with 1 value"):
+        Stochastic().decode(claimed, v)
+
+
+def test_a_level_that_no_vector_has_is_refused_where_it_overflows() -> None:
+    message = Stochastic().encode(torch.full((3,), 3.4e38), rng())
+    data = message.data.clone()
+    data[4:] = 0xFF
+    with pytest.raises(CodecRange, match="Stochastic cannot decode a message with 3 values"):
+        Stochastic().decode(dataclasses.replace(message, data=data), torch.ones(3))
+
+
+@pytest.mark.parametrize("codec", [*CODECS, Modular(), Stochastic(), TopK(fraction=0.5)], ids=repr)
+def test_a_message_of_whole_numbers_is_refused(codec: Codec) -> None:
+    message = dataclasses.replace(codec.encode(torch.ones(4), rng()), dtype=torch.int32)
+    with pytest.raises(CodecRange, match=r"cannot decode a message of torch\.int32, only of floating-point numbers"):
+        codec.decode(message, torch.ones(4))
+
+
+def test_the_law_finds_a_decoder_that_believes_what_it_reads() -> None:
+    class Trusting(Raw):
+        def decode(self, message: Message, near: Tensor) -> Tensor:
+            readable(self, message, near, nbytes=near.nbytes)
+            return message.data.clone().view(message.dtype)
+
+    with pytest.raises(LawBroken, match=r"Trusting\.decode must refuse garbled data, or give finite values"):
+        check_codec(Trusting(), sizes=(7,))
 
 
 @pytest.mark.parametrize("codec", CODECS, ids=repr)

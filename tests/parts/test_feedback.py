@@ -164,5 +164,5 @@ def test_a_vector_unlike_the_model_is_refused():
 
 
 def test_bad_arguments():
-    with pytest.raises(TypeError, match=r"Compensated\.codec must be a codec, got 8"):
+    with pytest.raises(TypeError, match=r"Compensated\.codec must be a codec such as TopK\(fraction=0\.01\), got 8"):
         fs.Compensated(codec=8)

@@ -1,5 +1,7 @@
 """The modular quantiser: the same integers from every engine, right within its range, and never silently wrong."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -168,6 +170,46 @@ def test_nodes_that_are_locked_apart_come_together_within_one_exchange():
     assert ways[1]._node.counts["blocks out of reach"] == 1
     x, y = x + (back - own) / 2, y + (read - theirs) / 2
     assert float((x - y).abs().max()) <= 4 * scale
+
+
+@pytest.mark.parametrize("name", ["numba", "torch"])
+def test_a_scale_beyond_all_numbers_is_refused_though_its_checksum_is_right(name):
+    codec, near = Modular(bits=8, engine=name), torch.zeros(3)
+    message = codec.encode(near, np.random.default_rng(0))
+    data = message.data.clone()
+    _, exponents, codes = Plan(3, 8).split(data)
+    # The point 5 * 2^127: its high part is 0, as that of the zeros was.
+    exponents.fill_(127)
+    codes.fill_(5)
+    with pytest.raises(fs.CodecRange, match="Modular cannot decode 1 of 1 blocks"):
+        codec.decode(dataclasses.replace(message, data=data), near)
+
+
+def test_what_a_mended_message_brings_must_be_finite():
+    x, y = pair(BLOCK, 0.0)
+    one, other = (coder(Modular(bits=8), Alone(), x) for _ in range(2))
+    exchange(one, other, x, y + 0.01)
+    far = y + 100.0
+    message = one.write(x)
+    mended = one.mend(x, message, other.read(message, far))
+    mended.data[-4:] = torch.tensor([float("inf")]).view(torch.uint8)
+    with pytest.raises(fs.CodecRange, match=r"1 value that is not finite: inf at index 4095"):
+        other.read(mended, far)
+
+
+def test_a_coder_by_rounds_learns_when_a_round_is_over_and_remembers_the_furthest_of_it():
+    x = torch.zeros(5)
+    ways = coder(Modular(bits=8), node := Alone(), x, of="model", by_rounds=True)
+    seen, peer = node.kept["model: distances seen"], fs.Raw()
+    for distance in (3.0, 0.5, 0.25):
+        ways.read(peer.encode(x + distance, node.rng), x)
+    assert seen.tolist() == [0.0]
+    ways.settle()
+    assert seen.tolist() == [3.0]
+    ways.settle()
+    assert seen.tolist() == [pytest.approx(0.9 * 3.0)]
+    with pytest.raises(ValueError, match="Modular knows distances of 5 coordinates, got 6 to send"):
+        ways.write(torch.zeros(6))
 
 
 def test_an_empty_vector():

@@ -152,9 +152,10 @@ def test_a_step_whose_gradient_is_not_finite_is_skipped_and_counted(strategy):
     assert all(torch.isfinite(model).all() for model in trace.models.values())
 
 
-def test_without_a_clip_the_loss_that_is_not_finite_is_named():
-    with pytest.raises(fs.Diverged, match="the loss of the average model is nan at step"):
-        fs.simulate(fs.LocalSGD(period=4), SometimesInfinite(dim=5), nodes=3, steps=50, optimizer=SGD)
+def test_without_a_clip_they_are_skipped_and_counted_as_well():
+    trace = fs.simulate(fs.LocalSGD(period=4), SometimesInfinite(dim=5), nodes=3, steps=50, optimizer=SGD)
+    assert torch.isfinite(trace.model).all()
+    assert all(node.skipped == node.counts["not finite"] > 0 for node in trace.nodes)
 
 
 def test_clipping_the_gradient_does_not_bound_a_momentum_step_but_clipping_the_update_does():
@@ -166,6 +167,105 @@ def test_clipping_the_gradient_does_not_bound_a_momentum_step_but_clipping_the_u
         lengths[type(strategy).__name__] = float(trace.models[0].norm()) / 10
     assert lengths["CELGCUpdate"] <= 0.05 * (1 + 1e-5)
     assert lengths["CELGC"] > 0.1
+
+
+# A clip that never clips ---------------------------------------------------------------------------------------------
+
+NEVER = {
+    "CELGC.gamma = 1000000.0 clipped none of the first 100 steps: the longest was": fs.CELGC(period=4, gamma=1e6),
+    "CELGCUpdate.gamma = 1000000.0 clipped none": fs.CELGCUpdate(period=4, gamma=1e6),
+    "ClipStep.gamma = 1000000.0 clipped none": fs.LocalSGD(period=4, clip=fs.ClipStep(gamma=1e6)),
+    "ClipStep.gamma = a function clipped none": fs.LocalSGD(period=4, clip=fs.ClipStep(gamma=lambda step: 1e6)),
+    "ClipNorm.max_norm = 500.0 clipped none of the first 100 gradients": fs.DataParallel(
+        clip=fs.ClipNorm(max_norm=500.0)
+    ),
+    "Episode.gamma = 1000000.0 clipped none of the first 100 steps, by the mean gradient": fs.Episode(
+        period=4, gamma=1e6
+    ),
+    "EpisodePlus.gamma = 1000000.0 clipped none": fs.EpisodePlus(period=4, gamma=1e6, sampled=1),
+}
+
+
+def warnings_of(caplog, strategy, *, nodes=1, steps=103, engine="events"):
+    caplog.clear()
+    trace = fs.simulate(strategy, Quadratics(dim=5), nodes=nodes, steps=steps, optimizer=SGD, engine=engine)
+    return trace, [record.getMessage() for record in caplog.records if record.name == "flockstep"]
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 5])
+@pytest.mark.parametrize("sentence", NEVER)
+def test_a_threshold_that_nothing_reaches_is_told_of_once(caplog, sentence, nodes):
+    trace, told = warnings_of(caplog, NEVER[sentence], nodes=nodes, steps=103 * nodes)
+    assert [line.startswith(sentence) for line in told] == [True]
+    assert all(node.counts["clipped"] == 0 for node in trace.nodes)
+
+
+@pytest.mark.parametrize("engine", ["events", "stacked"])
+@pytest.mark.parametrize("nodes", [1, 2, 5])
+def test_neither_a_short_run_nor_one_clip_is_worth_a_word(caplog, nodes, engine):
+    assert warnings_of(caplog, fs.CELGC(period=4, gamma=1e6), nodes=nodes, steps=99, engine=engine)[1] == []
+    trace, told = warnings_of(caplog, fs.CELGC(period=4, gamma=0.3), nodes=nodes, engine=engine)
+    assert told == []
+    assert 0 < trace.nodes[0].counts["clipped"] < 103
+
+
+def test_the_longest_step_is_named_and_both_engines_name_the_same(caplog):
+    for strategy in (fs.CELGC(period=4, gamma=1e6), fs.DataParallel(clip=fs.ClipNorm(max_norm=1e3))):
+        runs = [warnings_of(caplog, strategy, nodes=3, engine=engine) for engine in ("events", "stacked")]
+        assert runs[0][1] == runs[1][1]
+        assert len(runs[0][1]) == 1
+        assert all(node.counts == {"clipped": 0} for trace, _ in runs for node in trace.nodes)
+    _, (told,) = warnings_of(caplog, fs.CELGC(period=1000, gamma=1e6), steps=100)
+    longest = float(told.partition("the longest was ")[2].partition(",")[0])
+    # A threshold a little below the step that was named clips once; a little above, never.
+    for factor, clips in ((0.999, 1), (1.001, 0)):
+        trace, _ = warnings_of(caplog, fs.CELGC(period=1000, gamma=factor * longest), steps=100)
+        assert trace.nodes[0].counts["clipped"] == clips
+
+
+def test_in_a_loop_the_report_says_so_from_the_first_step_on(caplog):
+    model = torch.nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with fs.join(model, optimizer, fs.CELGC(period=4, gamma=1e6)) as node:
+        for _ in range(120):
+            optimizer.zero_grad()
+            model(torch.ones(2, 3)).square().mean().backward()
+            optimizer.step()
+            assert node.report().counts["clipped"] == 0
+    assert len([record for record in caplog.records if "CELGC.gamma" in record.getMessage()]) == 1
+
+
+# A learning rate of 0 ------------------------------------------------------------------------------------------------
+
+
+def test_update_clipping_with_a_learning_rate_of_zero_stands_still():
+    trace = fs.simulate(
+        fs.CELGCUpdate(period=4, gamma=0.05),
+        Quadratics(dim=5),
+        nodes=2,
+        steps=10,
+        optimizer=partial(torch.optim.SGD, lr=0.0),
+    )
+    assert all(torch.equal(model, Quadratics(dim=5).start()) for model in trace.models.values())
+
+
+@pytest.mark.parametrize("decay", [1.0, 0.5])
+def test_a_first_group_that_does_not_learn_tells_nothing_of_the_schedule(decay):
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 1))
+    groups = [{"params": model[0].parameters(), "lr": 0.0}, {"params": model[1].parameters(), "lr": 10.0}]
+    optimizer = torch.optim.SGD(groups, momentum=0.9)
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, decay)
+    lengths = []
+    with fs.join(model, optimizer, fs.CELGCUpdate(period=100, gamma=0.01)) as node:
+        for _ in range(3):
+            before = node.params.clone()
+            optimizer.zero_grad()
+            model(torch.randn(4, 3)).square().mean().backward()
+            optimizer.step()
+            schedule.step()
+            lengths.append(float((node.params - before).norm()))
+    assert lengths == pytest.approx([0.01 * decay**k for k in range(3)], rel=1e-4)
 
 
 @pytest.mark.parametrize(

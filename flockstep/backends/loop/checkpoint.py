@@ -28,7 +28,9 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from flockstep.backends.loop import forms
 from flockstep.backends.loop.node import JoinedNode
+from flockstep.backends.loop.plain import plain_tensors
 
 _KEPT_STEPS = 2
 
@@ -47,7 +49,9 @@ class Moment:
     def of(cls, node: JoinedNode) -> Moment:
         """This moment."""
         node.flat.pull()
-        tensors = {f"rest/{name}": tensor.detach().cpu().clone() for name, tensor in node.flat.rest.items()}
+        tensors = {f"rest/{name}": tensor.detach().cpu().clone() for name, tensor in _rest(node)}
+        # As they are: what they have changed by since the door, in the vector, is rounded.
+        tensors |= {f"buffer/{i}": b.now.detach().cpu().clone() for i, b in enumerate(node.flat.statistics.buffers)}
         # In the middle of a step (a strategy waits for a second gradient), the step counts as not begun.
         step = node.step_count - (0 if node.driver.at_boundary else 1)
         return cls(step, node.flat.buffers(node.params).clone(), tensors, _random_state(node, tensors))
@@ -60,13 +64,15 @@ def save(node: JoinedNode, folder: Path, moment: Moment | None = None) -> Path:
     """
     moment = moment or Moment.of(node)
     model = node.params.detach().clone()
+    node.check_finite(model, "the model")
     node.flat.buffers(model).copy_(moment.buffers)
     tensors = {"model": model.cpu(), **moment.tensors}
+    tensors |= {f"base/{i}": base.detach().cpu().clone() for i, base in enumerate(node.flat.statistics.bases)}
     tensors |= {f"kept/{name}": tensor.detach().cpu().clone() for name, tensor in node.kept.items()}
     plain: dict[str, Any] = {"step": moment.step, "size": node.size, "rank": node.rank, "random": moment.random}
     plain["spent"] = list(node.ledger.entries().items()) if node.ledger else []
-    plain["optimizer"] = _flatten(node.optimizer.state_dict(), "optimizer", tensors)
-    plain["also"] = [_flatten(thing.state_dict(), f"also/{i}", tensors) for i, thing in enumerate(node.also)]
+    plain["optimizer"] = forms.taken_apart(node.optimizer.state_dict(), "optimizer", tensors)
+    plain["also"] = [forms.taken_apart(thing.state_dict(), f"also/{i}", tensors) for i, thing in enumerate(node.also)]
     target = folder / f"step-{moment.step:08d}"
     target.mkdir(parents=True, exist_ok=True)
     _write(target / f"node-{node.rank:04d}.safetensors", tensors, plain)
@@ -104,6 +110,7 @@ async def load(node: JoinedNode, folder: Path) -> bool:
         _restore(node, paths[node.rank % len(paths)], exactly=False)
         models = [_read(path)[0]["model"] for path in paths]
         node.params.copy_(torch.stack(models).mean(0))
+        node.flat.settle()
         warnings.warn(
             f"resumed {len(paths)} nodes' checkpoint on {node.size}: all start from the average model, "
             "and what the strategy had kept is left behind",
@@ -142,12 +149,17 @@ def complete(folder: Path) -> list[int]:
 def _restore(node: JoinedNode, path: Path, *, exactly: bool) -> None:
     tensors, plain = _read(path)
     node.params.copy_(tensors["model"])
-    for name, tensor in node.flat.rest.items():
+    for name, tensor in _rest(node):
         tensor.data.copy_(tensors[f"rest/{name}"])
-    node.flat.push()
-    node.optimizer.load_state_dict(_unflatten(plain["optimizer"], "optimizer", tensors))
+    for i, base in enumerate(node.flat.statistics.bases):
+        base.copy_(tensors[f"base/{i}"])
+    node.flat.settle()
+    if exactly:
+        for i, buffer in enumerate(node.flat.statistics.buffers):
+            buffer.now.data.copy_(tensors[f"buffer/{i}"])
+    node.optimizer.load_state_dict(forms.put_together(plain["optimizer"], tensors))
     for i, thing in enumerate(node.also):
-        thing.load_state_dict(_unflatten(plain["also"][i], f"also/{i}", tensors))
+        thing.load_state_dict(forms.put_together(plain["also"][i], tensors))
     node.step_count = node.tally.steps = int(plain["step"])
     if node.ledger is not None:
         node.ledger.resume(dict(plain["spent"]))
@@ -156,6 +168,12 @@ def _restore(node: JoinedNode, path: Path, *, exactly: bool) -> None:
             name.removeprefix("kept/"): tensor for name, tensor in tensors.items() if name.startswith("kept/")
         }
         _restore_random(node, plain["random"], tensors)
+
+
+def _rest(node: JoinedNode) -> list[tuple[str, Tensor]]:
+    """What of the model is neither trained nor averaged, as plain numbers."""
+    parts = ((name, plain_tensors(tensor)) for name, tensor in node.flat.rest.items())
+    return [(f"{name}/{i}" if i else name, plain) for name, plains in parts for i, plain in enumerate(plains)]
 
 
 def _write(path: Path, tensors: dict[str, Tensor], plain: dict[str, Any]) -> None:
@@ -181,33 +199,6 @@ def _read_plain(path: Path) -> dict[str, Any]:
     with safe_open(path, "pt") as file:
         plain: dict[str, Any] = json.loads(file.metadata()["flockstep"])
         return plain
-
-
-def _flatten(thing: Any, name: str, tensors: dict[str, Tensor]) -> Any:
-    """A state_dict as JSON, its tensors put aside by name."""
-    if isinstance(thing, Tensor):
-        tensors[name] = thing.detach().cpu().clone().contiguous()
-        return {"tensor": name}
-    if isinstance(thing, dict):
-        return {"dict": [[key, _flatten(value, f"{name}/{key}", tensors)] for key, value in thing.items()]}
-    if isinstance(thing, list | tuple):
-        items = [_flatten(value, f"{name}/{i}", tensors) for i, value in enumerate(thing)]
-        return {"tuple" if isinstance(thing, tuple) else "list": items}
-    if thing is None or isinstance(thing, bool | int | float | str):
-        return {"plain": thing}
-    raise TypeError(f"a checkpoint cannot hold {name}: {type(thing).__name__} is neither a tensor nor a plain value")
-
-
-def _unflatten(form: dict[str, Any], name: str, tensors: dict[str, Tensor]) -> Any:
-    (kind, value), *_ = form.items()
-    if kind == "tensor":
-        return tensors[value]
-    if kind == "dict":
-        return {key: _unflatten(item, f"{name}/{key}", tensors) for key, item in value}
-    if kind in ("list", "tuple"):
-        items = [_unflatten(item, f"{name}/{i}", tensors) for i, item in enumerate(value)]
-        return tuple(items) if kind == "tuple" else items
-    return value
 
 
 def _random_state(node: JoinedNode, tensors: dict[str, Tensor]) -> dict[str, Any]:

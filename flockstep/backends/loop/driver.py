@@ -14,7 +14,6 @@ from torch import Tensor
 
 from flockstep.backends.loop.flat import FlatModel
 from flockstep.modes import await_in_context, torch_modes
-from flockstep.vector import norm
 
 
 class Park:
@@ -36,15 +35,11 @@ class LoopEnded(Exception):
 class Driver:
     """Moves a coroutine forward from one parking place to the next."""
 
-    def __init__(self, flat: FlatModel, perform: Callable[[Any], Any]) -> None:
-        self._flat, self._perform = flat, perform
+    def __init__(self, flat: FlatModel, perform: Callable[[Any], Any], *, alone: bool) -> None:
+        self._flat, self._perform, self._of_all = flat, perform, not alone
         self._coroutine: Coroutine[Any, Any, None] | None = None
         self._parked: Park | None = None
         self._fresh: Tensor | None = None
-        self.scaled = False
-        """Whether a GradScaler is at work: then a step that is not finite is skipped, as it would skip it."""
-        self.refused = 0
-        """How many steps were skipped for that."""
 
     def start(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Run up to the first parking place."""
@@ -64,10 +59,13 @@ class Driver:
             except Exception as raised:
                 value, error = None, raised
 
-    def before_step(self) -> None:
-        """The user called ``optimizer.step``: give the strategy its gradient, and the optimizer what it made of it."""
+    def before_step(self, absent: frozenset[int] = frozenset()) -> None:
+        """The user called ``optimizer.step``: give the strategy its gradient, and the optimizer what it made of it.
+
+        ``absent`` are parameters whose gradients belong to another step.
+        """
         self._flat.pull()
-        self._fresh = self._flat.gradient()
+        self._fresh = self._flat.gradient(absent)
         if self._parked is not None and self._parked.what == "next":
             self._advance(True)
         while self._parked is not None and self._parked.what == "gradient" and self._fresh is not None:
@@ -75,12 +73,13 @@ class Driver:
             self._advance(g)
         parked = self._parked
         if parked is not None:
-            g_step = parked.g if parked.what == "step" else None
-            if g_step is not None and self.scaled and not norm(g_step).isfinite():
-                g_step = None
-                self.refused += 1
-            self._flat.set_gradient(g_step)
+            self._flat.set_gradient(parked.g if parked.what == "step" else None, of_all=self._of_all)
         self._flat.push()
+
+    @property
+    def steps(self) -> bool:
+        """Whether the optimizer's step has a gradient to take it with."""
+        return self._parked is None or self._parked.g is not None
 
     def after_step(self) -> None:
         """The optimizer has stepped: let the strategy go on to the next parking place."""

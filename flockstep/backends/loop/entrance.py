@@ -8,6 +8,7 @@ import json
 import torch
 
 from flockstep.backends.loop.node import JoinedNode
+from flockstep.backends.loop.plain import as_bytes, plain_tensors, take_bytes
 from flockstep.errors import Mismatch
 from flockstep.message import Message
 
@@ -30,11 +31,14 @@ async def compare(node: JoinedNode, strategy: str) -> None:
 
 async def take_weights_of_node_0(node: JoinedNode) -> None:
     """Node 0's weights and buffers go to all, exactly: what is trained, and what is not."""
-    for tensor in (node.params, *node.flat.rest.values()):
-        mine = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+    if node.rank == 0:
+        node.check_finite(node.params, "the model")
+    for tensor in (plain for shared in node.flat.shared() for plain in plain_tensors(shared)):
+        mine = as_bytes(tensor)
         message = Message(mine if node.rank == 0 else mine[:0], "weights", (), torch.uint8)
         first = (await node.exchange([message] * node.size, "door"))[0]
-        tensor.data.copy_(first.data.to(mine.device).view(tensor.dtype).view(tensor.shape))
+        take_bytes(tensor, first.data)
+    node.flat.settle()
 
 
 def first_difference(first: list[str], other: list[str], a: int, b: int) -> str:

@@ -1,18 +1,22 @@
 """The user's model as one vector: trainable parameters first, then float buffers such as batch-norm statistics.
 
-Where all share a dtype they become views of the vector, and nothing is ever copied. Where they do not, the vector holds
-them in the widest dtype and is kept in step by ``pull`` and ``push``.
+Where parameters share a dtype they become views of the vector, and are never copied. Where they do not, the vector
+holds them in the widest dtype and is kept in step by ``pull`` and ``push``. Complex numbers lie in it as pairs. Buffers
+keep their own memory: what of them is in the vector, and why, is in statistics.py.
 """
 
 from __future__ import annotations
 
 import sys
 import weakref
+from collections.abc import Iterator
+from functools import reduce
 
 import torch
 from torch import Tensor, nn
 
-from flockstep.vector import Layout
+from flockstep.backends.loop.statistics import Statistics
+from flockstep.vector import Layout, is_finite
 
 
 class FlatModel:
@@ -20,78 +24,119 @@ class FlatModel:
 
     def __init__(self, model: nn.Module) -> None:
         self._parameters = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
-        if not self._parameters:
-            raise ValueError("this model has no trainable parameters: nothing to train together")
-        buffers = [(name, b) for name, b in model.named_buffers() if b.is_floating_point()]
-        self._tensors: list[tuple[str, Tensor]] = [*self._parameters, *buffers]
-        frozen = [(name, p) for name, p in model.named_parameters() if not p.requires_grad]
-        self.rest: dict[str, Tensor] = dict(
-            [*frozen, *((name, b) for name, b in model.named_buffers() if not b.is_floating_point())]
-        )
-        """What is not averaged: frozen parameters and integer buffers."""
-        devices = {tensor.device for _, tensor in self._tensors}
-        if len(devices) > 1:
-            raise ValueError(
-                f"this model lies on several devices ({', '.join(map(str, devices))}); one per node is needed"
-            )
-        dtypes = {tensor.dtype for _, tensor in self._tensors}
-        self.mirrored = len(dtypes) > 1
-        widest = max(dtypes, key=lambda dtype: dtype.itemsize)
-        # Two 16-bit formats have no common one of their own width.
-        dtype = torch.float32 if self.mirrored and widest.itemsize == 2 else widest
-        names, shapes = zip(*((name, tensor.shape) for name, tensor in self._tensors), strict=True)
+        self._frozen = {name: p for name, p in model.named_parameters() if not p.requires_grad}
+        self.statistics = Statistics(model)
+        named = [*self._parameters, *((buffer.name, buffer.now) for buffer in self.statistics.buffers)]
+        kinds = [_real(tensor).dtype for _, tensor in named]
+        dtype = reduce(torch.promote_types, kinds)
+        self.mirrored = any(kind != dtype for kind in kinds[: len(self._parameters)])
+        names, shapes = zip(*((name, _real(tensor).shape) for name, tensor in named), strict=True)
         self._layout = Layout(names, shapes, dtype)
-        self.vector = self._layout.pack(tensor.to(dtype) for _, tensor in self._tensors)
-        self._views = self._layout.views(self.vector)
+        device = self._parameters[0][1].device
+        self.vector = torch.zeros(self._layout.size, dtype=dtype, device=device)
+        self._views = list(self._seen(self.vector))
+        self.statistics.lie_in(self._layout.views(self.vector)[len(self._parameters) :])
         self._shown: Tensor | None = None
         self._parts: list[Tensor] = []
         self._lent: list[weakref.ref[Tensor]] = []
-        if not self.mirrored:
-            for (_, tensor), view in zip(self._tensors, self._views, strict=True):
-                tensor.data = view
+        self._written = -1
+        for (_, parameter), view in zip(self._parameters, self._views, strict=True):
+            view.copy_(parameter.detach())
+            if not self.mirrored:
+                parameter.data = view
+
+    @property
+    def rest(self) -> dict[str, Tensor]:
+        """What is not averaged: frozen parameters, and buffers of whole numbers or of this node's own."""
+        return self._frozen | {buffer.name: buffer.now for buffer in self.statistics.others}
+
+    @property
+    def frozen(self) -> dict[str, Tensor]:
+        """The parameters that did not train when the loop joined."""
+        return dict(self._frozen)
+
+    def holds(self, parameter: Tensor) -> bool:
+        """Whether a parameter is in the vector."""
+        return any(parameter is other for _, other in self._parameters)
+
+    def shared(self) -> list[Tensor]:
+        """All that a node takes over from another at the door, to be followed by ``settle``."""
+        return [self.vector, *self.rest.values(), *self.statistics.bases]
+
+    def settle(self) -> None:
+        """What ``shared`` gave was overwritten: bring the model up to date with it."""
+        self.statistics.settle()
+        self.push()
 
     def buffers(self, vector: Tensor) -> Tensor:
         """The part of a vector that holds buffers: all that changes between two steps."""
         trained = len(self._parameters)
-        return vector[self._layout.starts[trained] if trained < len(self._tensors) else vector.numel() :]
+        starts = self._layout.starts
+        return vector[starts[trained] if trained < len(starts) else vector.numel() :]
 
     def views(self, vector: Tensor) -> list[Tensor]:
         """The model's tensors in a vector like its own."""
         return self._layout.views(vector)
 
+    def _seen(self, vector: Tensor) -> Iterator[Tensor]:
+        """The trained part of a vector, each part as its parameter is: of its type, in its memory format."""
+        for (_, parameter), start, shape in zip(
+            self._parameters, self._layout.starts, self._layout.shapes, strict=False
+        ):
+            flat = vector[start : start + shape.numel()]
+            if parameter.is_complex():
+                yield torch.view_as_complex(flat.view(shape))
+            elif parameter.is_contiguous() or not _is_dense(parameter):
+                yield flat.view(shape)
+            else:
+                yield flat.as_strided(shape, parameter.stride(), flat.storage_offset())
+
     def describe(self) -> list[str]:
-        """One line per tensor, for nodes to compare: name, shape, dtype."""
-        everything = [*self._tensors, *self.rest.items()]
-        return [f"{name} {tuple(tensor.shape)} {tensor.dtype}" for name, tensor in everything]
+        """One line per tensor, for nodes to compare: name, shape, dtype, and the order of numbers if it is unusual."""
+        averaged = [*self._parameters, *((buffer.name, buffer.now) for buffer in self.statistics.buffers)]
+        lines = []
+        for name, tensor in [*averaged, *self.rest.items()]:
+            unusual = "" if tensor.is_contiguous() or not _is_dense(tensor) else f" strides {tensor.stride()}"
+            lines.append(f"{name} {tuple(tensor.shape)} {tensor.dtype}{unusual}")
+        return lines
 
     def pull(self) -> None:
         """Bring the vector up to date with the model."""
-        for (_, tensor), view in zip(self._tensors, self._views, strict=True):
+        for (_, parameter), view in zip(self._parameters, self._views, strict=True):
             if self.mirrored:
-                view.copy_(tensor.detach())
-            elif tensor.data_ptr() != view.data_ptr():
+                view.copy_(parameter.detach())
+            elif parameter.data_ptr() != view.data_ptr():
                 # Something gave the tensor other memory (module.to, an assignment to .data): take its value, and it.
-                view.copy_(tensor.detach())
-                tensor.data = view
+                view.copy_(parameter.detach())
+                parameter.data = view
+        self.statistics.pull(overwritten=self.vector._version != self._written)
+        self._written = self.vector._version
 
     def push(self) -> None:
         """Bring the model up to date with the vector."""
         if self.mirrored:
-            for (_, tensor), view in zip(self._tensors, self._views, strict=True):
-                tensor.data.copy_(view)
+            for (_, parameter), view in zip(self._parameters, self._views, strict=True):
+                parameter.data.copy_(view)
+        # Whatever writes to the vector counts its versions up; steps of the optimizer do not.
+        if self.vector._version != self._written:
+            self.statistics.push()
+            self._written = self.vector._version
 
-    def gradient(self) -> Tensor:
+    def gradient(self, absent: frozenset[int] = frozenset()) -> Tensor:
         """The gradients as a vector like the model's: zeros where there is none, and for buffers.
 
         Where dtypes allow, the model's gradients are views of it from then on: a vector that is clipped in place needs
-        no way back.
+        no way back. Those of parameters whose ids are in ``absent`` belong to another step.
         """
         g = self._room()
         pairs = [(parameter, part) for (_, parameter), part in zip(self._parameters, self._parts, strict=True)]
-        present = [(parameter, part) for parameter, part in pairs if parameter.grad is not None]
-        torch._foreach_zero_([part for parameter, part in pairs if parameter.grad is None] + [self.buffers(g)])
+        present = [(p, part) for p, part in pairs if p.grad is not None and id(p) not in absent]
+        missing = [part for p, part in pairs if p.grad is None or id(p) in absent]
+        torch._foreach_zero_([*missing, self.buffers(g)])
+        gradients = [p.grad.detach() for p, _ in present if p.grad is not None]
+        if any(gradient.layout is not torch.strided for gradient in gradients):
+            self._refuse_sparse()
         if present:
-            gradients = [parameter.grad.detach() for parameter, _ in present if parameter.grad is not None]
             torch._foreach_copy_([part for _, part in present], gradients)
         self._lent.clear()
         if not self.mirrored:
@@ -100,44 +145,80 @@ class FlatModel:
                 self._lent.append(weakref.ref(parameter.grad))
         return g
 
+    def _refuse_sparse(self) -> None:
+        for name, parameter in self._parameters:
+            if parameter.grad is not None and parameter.grad.layout is not torch.strided:
+                raise TypeError(
+                    f"the gradient of {name} is sparse ({parameter.grad.layout}), and models are averaged whole\n"
+                    "  make the embedding with sparse=False"
+                )
+
     def _room(self) -> Tensor:
         """The last step's memory again, unless a strategy still has it, or a user who looks at old gradients."""
         free = self._shown is not None and sys.getrefcount(self._shown) <= 2
         if self._shown is None or not free or any(lent() is not None for lent in self._lent):
             fresh = torch.zeros_like(self.vector)
-            self._parts = self._layout.views(fresh)[: len(self._parameters)]
+            self._parts = list(self._seen(fresh))
             # Other objects for the same memory are given away, so that it is known when nobody has them any more.
             self._shown = fresh.data
         return self._shown
 
-    def set_gradient(self, g: Tensor | None) -> None:
-        """Give the model these gradients; with None it has none, and an optimizer's step does nothing."""
+    def set_gradient(self, g: Tensor | None, *, of_all: bool) -> None:
+        """Give the model these gradients; with None it has none, and an optimizer's step does nothing.
+
+        ``of_all``: they may come from other nodes as well.
+        """
         if g is None:
             for _, parameter in self._parameters:
                 parameter.grad = None
         elif self.mirrored or g is not self._shown:
-            self._copy_gradient(g)
+            self._copy_gradient(g, of_all=of_all and g is not self._shown)
 
-    def _copy_gradient(self, g: Tensor) -> None:
-        for (_, parameter), part in zip(self._parameters, self._layout.views(g), strict=False):
-            # A parameter that took no part stays out of it (its momentum and decay too), unless other nodes' did.
-            if parameter.grad is not None or bool(part.count_nonzero()):
+    def _copy_gradient(self, g: Tensor, *, of_all: bool) -> None:
+        for (_, parameter), part in zip(self._parameters, self._seen(g), strict=True):
+            # A parameter that took no part here may have done so elsewhere: then its gradient is zero, and the same
+            # step is taken on all nodes, decay and momentum included. A node's own gradient leaves it out of both.
+            if of_all or parameter.grad is not None or bool(part.count_nonzero()):
                 parameter.grad = part.to(parameter.dtype, copy=True)
 
     def parts_of(self, parameters: list[Tensor], g: Tensor) -> Tensor:
-        """The part of a vector that belongs to some of the parameters."""
+        """The part of a vector that belongs to some of the parameters; nothing, if they do not train."""
         wanted = {id(parameter) for parameter in parameters}
-        pairs = zip(self._tensors, self._layout.views(g), strict=True)
-        return torch.cat([part.reshape(-1) for (_, tensor), part in pairs if id(tensor) in wanted])
+        pairs = zip(self._parameters, self._layout.views(g), strict=False)
+        parts = [part.reshape(-1) for (_, tensor), part in pairs if id(tensor) in wanted]
+        return torch.cat(parts) if parts else g.new_zeros(0)
+
+    def not_finite(self, vector: Tensor) -> str | None:
+        """The name of the first tensor in a vector like the model's that is not finite; None where all are."""
+        for name, part in zip(self._layout.names, self._layout.views(vector), strict=True):
+            if not is_finite(part):
+                return name
+        return None
 
     def load(self, model: nn.Module, vector: Tensor) -> None:
         """Write a vector into another copy of the same model."""
-        named = dict(model.named_parameters()) | dict(model.named_buffers())
-        for (name, _), part in zip(self._tensors, self._layout.views(vector), strict=True):
+        named = dict(model.named_parameters())
+        for (name, _), part in zip(self._parameters, self._seen(vector), strict=True):
             named[name].data.copy_(part)
+        self.statistics.load(dict(model.named_buffers()), self._layout.views(vector)[len(self._parameters) :])
 
     def release(self) -> None:
         """Give every tensor memory of its own again."""
         if not self.mirrored:
-            for _, tensor in self._tensors:
-                tensor.data = tensor.data.clone()
+            for _, parameter in self._parameters:
+                parameter.data = parameter.data.clone()
+
+
+def _real(tensor: Tensor) -> Tensor:
+    return torch.view_as_real(tensor.detach()) if tensor.is_complex() else tensor
+
+
+def _is_dense(tensor: Tensor) -> bool:
+    """Whether a tensor's numbers lie side by side, in whatever order: channels_last, for one."""
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size > 1:
+            if stride != expected:
+                return False
+            expected *= size
+    return True

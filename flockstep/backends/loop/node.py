@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 import math
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import suppress
@@ -16,15 +17,17 @@ from flockstep.backends.loop import snapshots
 from flockstep.backends.loop.driver import Driver, Park
 from flockstep.backends.loop.flat import FlatModel
 from flockstep.budget import Ledger
-from flockstep.errors import LostPeer
+from flockstep.errors import Diverged, LostPeer
+from flockstep.guard import Guarded
 from flockstep.message import NOTHING
-from flockstep.node import Node
 from flockstep.trace import NodeReport, Row
+from flockstep.vector import is_finite
 
 Batch = TypeVar("Batch")
+_log = logging.getLogger("flockstep")
 
 
-class JoinedNode(Node):
+class JoinedNode(Guarded):
     """What ``with fs.join(...) as node`` gives: the verbs for the strategy, and a few things for the user."""
 
     tally: NodeReport
@@ -47,6 +50,10 @@ class JoinedNode(Node):
     """Further things with a state_dict, kept in checkpoints."""
     ledger: Ledger | None = None
     """What all nodes have spent of the budget, where there is one."""
+    not_finite = "skip"
+    """What becomes of a gradient that is not finite: "skip" or "raise"."""
+    scaled = False
+    """Whether a GradScaler is at work: it looks for the scale at which gradients overflow, on purpose."""
     spread = math.nan
     """The models' mean squared distance from their average, when ``average_model`` was last asked for it."""
 
@@ -63,13 +70,41 @@ class JoinedNode(Node):
             )
         g: Tensor = await Park("gradient")
         self.tally.gradients += 1
-        return g
+        if self.flat.statistics.mended:
+            self.count("statistics put back", self.flat.statistics.mended)
+            self.flat.statistics.mended = 0
+        if self.not_finite == "raise" and not self.scaled and not is_finite(g):
+            self._raise(g)
+        return self.guarded(g)
+
+    def refuse(self, g: Tensor) -> None:
+        """Say so, once; a model that is not finite itself will never have another gradient, so that ends the loop."""
+        self.check_finite(self.params, "the model")
+        if not self.scaled and not self.tally.counts.get("not finite"):
+            _log.warning(
+                "node %d, step %d: the gradient of %s is not finite; such steps are skipped and counted "
+                '(join(..., not_finite="raise") ends the loop instead)',
+                self.rank,
+                self.step_count,
+                self.flat.not_finite(g),
+            )
+
+    def _raise(self, g: Tensor) -> None:
+        where = f"node {self.rank}, step {self.step_count}"
+        raise Diverged(f"{where}: the gradient of {self.flat.not_finite(g)} is not finite", rank=self.rank)
+
+    def name_of_not_finite(self, v: Tensor) -> str | None:
+        return self.flat.not_finite(v) if v.shape == self.params.shape else None
 
     async def step(self, g: Tensor | None) -> None:
         """The user's own ``optimizer.step``."""
+        g = self.or_skip(g)
         if g is None:
             self.tally.skipped += 1
         await Park("step", g)
+        if self.params.device.type == "cpu":
+            # On a GPU looking would be waiting: there it is looked at before it is sent.
+            self.check_finite(self.params, "the model")
 
     def _group_parts(self, g: Tensor) -> list[Tensor]:
         return [self.flat.parts_of(group["params"], g) for group in self.optimizer.param_groups]
@@ -148,10 +183,12 @@ class JoinedNode(Node):
 
     async def _gather(self) -> snapshots.Gathering:
         self.flat.pull()
+        self.check_finite(self.params, "the model")
         gathering = snapshots.Gathering(self.params)
         for peer in self.peers():
             try:
-                gathering.add(await self.ask(peer, snapshots.TOPIC, NOTHING))
+                if not gathering.add(await self.ask(peer, snapshots.TOPIC, NOTHING)) and not self.one_sided:
+                    raise Diverged(f"the model of node {peer} is not finite", rank=peer)
             except LostPeer:
                 if not self.one_sided:
                     raise

@@ -13,13 +13,20 @@ from flockstep.errors import LostPeer
 from flockstep.message import NOTHING, Message
 from flockstep.node import Handler, Node
 from flockstep.parts.codecs.raw import Raw
+from flockstep.vector import is_finite
 
 TOPIC = "flockstep snapshot"
+_NOT_FINITE = Message.of_bytes(b"", "not finite")
 
 
 def answer(node: Node, answer: Callable[[str, Handler], None] | None = None) -> None:
     """Let the others ask for this node's model; ``answer`` is the node's own verb unless given."""
-    (answer or node.answer)(TOPIC, lambda peer, message: Raw().encode(node.params, np.random.default_rng(0)))
+
+    def show(peer: int, message: Message) -> Message:
+        # Whoever asks does not stop this node, which will find out by itself: at its next exchange it ends.
+        return Raw().encode(node.params, np.random.default_rng(0)) if is_finite(node.params) else _NOT_FINITE
+
+    (answer or node.answer)(TOPIC, show)
 
 
 class Gathering:
@@ -30,13 +37,16 @@ class Gathering:
         # With room for a sum of many.
         self.mean = own.to(torch.promote_types(own.dtype, torch.float32), copy=True)
 
-    def add(self, reply: Message) -> None:
-        """Another node's model."""
+    def add(self, reply: Message) -> bool:
+        """Another node's model; False if it has none that is finite, and is left out."""
+        if reply.codec == _NOT_FINITE.codec:
+            return False
         distance = Raw().decode(reply, self._own).to(self.mean.dtype).sub_(self.mean)
         # As if all before stood at their mean, and this one at its distance (Welford).
         self._squares += float(distance.square().sum()) * self._count / (self._count + 1)
         self._count += 1
         self.mean.add_(distance, alpha=1 / self._count)
+        return True
 
     @property
     def spread(self) -> float:

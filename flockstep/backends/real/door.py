@@ -14,6 +14,7 @@ from torch import Tensor
 
 from flockstep.backends.loop.entrance import first_difference
 from flockstep.backends.loop.node import JoinedNode
+from flockstep.backends.loop.plain import as_bytes, plain_tensors, take_bytes
 from flockstep.backends.real.mailbox.transfer import Deadline
 from flockstep.errors import Deadlock, LostPeer, Mismatch
 from flockstep.message import NOTHING, Message
@@ -73,14 +74,15 @@ class Door:
         return True
 
     def _tensors(self) -> list[Tensor]:
-        return [self._node.params, *self._node.flat.rest.values()]
+        return [plain for shared in self._node.flat.shared() for plain in plain_tensors(shared)]
 
     def _weights(self) -> Message:
-        parts = [t.detach().contiguous().reshape(-1).view(torch.uint8).cpu() for t in self._tensors()]
-        return Message(torch.cat(parts), "weights", (), torch.uint8)
+        self._node.check_finite(self._node.params, "the model")
+        return Message(torch.cat([as_bytes(tensor).cpu() for tensor in self._tensors()]), "weights", (), torch.uint8)
 
     def _take(self, message: Message) -> None:
         tensors = self._tensors()
         for tensor, part in zip(tensors, torch.split(message.data, [t.nbytes for t in tensors]), strict=True):
             # A copy, because a slice of a network buffer need not lie where a number may begin.
-            tensor.data.copy_(part.clone().view(tensor.dtype).view(tensor.shape))
+            take_bytes(tensor, part.clone())
+        self._node.flat.settle()

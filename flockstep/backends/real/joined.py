@@ -1,10 +1,12 @@
-"""The user's loop on real nodes: alone, under torchrun, or in a process or thread that ``launch`` started."""
+"""The user's loop on real nodes: alone, among processes that others started, or where ``launch`` started it."""
 
 from __future__ import annotations
 
 import itertools
 import os
 import time
+from contextlib import suppress
+from datetime import timedelta
 from functools import lru_cache
 
 import torch
@@ -14,7 +16,7 @@ from flockstep import units
 from flockstep.backends.loop.driver import Driver
 from flockstep.backends.loop.flat import FlatModel
 from flockstep.backends.loop.node import JoinedNode
-from flockstep.backends.real import c10d
+from flockstep.backends.real import c10d, surroundings
 from flockstep.backends.real.door import Door
 from flockstep.backends.real.fabric import Fabric, MakeFabric
 from flockstep.backends.real.keeping import Keeping
@@ -22,6 +24,7 @@ from flockstep.backends.real.mail import MailFabric
 from flockstep.backends.real.node import RealNode
 from flockstep.backends.real.processes import ProcessFabric
 from flockstep.backends.real.rendezvous import Rendezvous
+from flockstep.backends.real.surroundings import World
 from flockstep.backends.real.threads import Hub, ThreadFabric
 from flockstep.errors import located
 
@@ -29,8 +32,15 @@ _TIMEOUT = 300.0
 
 
 def timeout() -> float:
-    """How long any wait may last in a process that something else has started: FLOCKSTEP_TIMEOUT, in seconds."""
-    return units.seconds(os.environ.get("FLOCKSTEP_TIMEOUT", _TIMEOUT), "FLOCKSTEP_TIMEOUT")
+    """How long any wait may last in a process that something else has started: FLOCKSTEP_TIMEOUT, "30" or "5 min"."""
+    text: str | float = os.environ.get("FLOCKSTEP_TIMEOUT") or _TIMEOUT
+    # A plain number is seconds; whatever is no number is for the units to read, or to refuse.
+    with suppress(ValueError):
+        text = float(text)
+    seconds = units.seconds(text, "FLOCKSTEP_TIMEOUT")
+    if seconds == 0:
+        raise ValueError(f"FLOCKSTEP_TIMEOUT must be positive, got {text!r}")
+    return seconds
 
 
 class RealJoinedNode(JoinedNode, RealNode):
@@ -50,7 +60,7 @@ class RealJoinedNode(JoinedNode, RealNode):
         self.one_sided = one_sided
         self.onlookers = () if self.journal is None else (self.journal.row,)
         self.model, self.optimizer, self.flat, self.params = model, optimizer, flat, flat.vector
-        self.driver = Driver(flat, lambda block: block.call())
+        self.driver = Driver(flat, lambda block: block.call(), alone=place.size == 1)
 
     @property
     def address(self) -> str:
@@ -108,6 +118,9 @@ class RealPlace:
             if isinstance(error, Exception):
                 node.fail(error)
             node.give_up(error)
+            if type(node.fabric) is MailFabric:
+                # To the others it has died: whoever waits for it to leave must not wait for ever.
+                node.fabric.close()
 
 
 def alone() -> RealPlace:
@@ -115,29 +128,46 @@ def alone() -> RealPlace:
     return RealPlace(0, 1, 0, lambda one_sided: ThreadFabric(Hub(1, _TIMEOUT), 0))
 
 
-def started_by_torchrun() -> RealPlace | None:
-    """The seat that torchrun, or anything that sets its variables, gave this process; None without one."""
-    if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
-        return None
-    return _torchrun_place()
+def started_by_others() -> RealPlace | None:
+    """The seat that torchrun, srun, mpirun or a group of torch.distributed gave this process; None without one."""
+    world = surroundings.find()
+    return None if world is None or world.lonely else _seat_in(world)
 
 
 @lru_cache(maxsize=1)
-def _torchrun_place() -> RealPlace:
-    store, rank, size = torchrun_store()
-    return RealPlace(rank, size, 0, process_fabrics(store, rank, size, timeout()))
+def _seat_in(world: World) -> RealPlace:
+    return RealPlace(world.rank, world.size, 0, process_fabrics(store_of(world), world.rank, world.size, timeout()))
 
 
 @lru_cache(maxsize=1)
-def torchrun_store() -> tuple[c10d.Store, int, int]:
-    """The store that torchrun's processes share, this one's rank, and how many they are."""
+def store_of(world: World) -> c10d.Store:
+    """The store that the processes of a world share."""
+    section = world.job or os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     if path := os.environ.get("FLOCKSTEP_STORE"):
         # Nodes of one machine: a file cannot die, and needs nobody to hold it.
-        store, rank, size = c10d.FileStore(path, -1), int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        store = c10d.FileStore(path, -1)
+    elif world.store is not None:
+        store = world.store
+    elif world.by == "torchrun":
+        store, _, _ = next(iter(c10d.rendezvous("env://")))
     else:
-        store, rank, size = next(iter(c10d.rendezvous("env://")))
-    # A restarted group must not read what the one before it wrote.
-    return c10d.PrefixStore(f"flockstep/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store), rank, size
+        store = _met(world)
+    # A restarted group must not read what the one before it wrote, nor one job what another did at the same port.
+    return c10d.PrefixStore(f"flockstep/{section}", store)
+
+
+def _met(world: World) -> c10d.Store:
+    host, port = world.meeting()
+    address = f"tcp://{f'[{host}]' if ':' in host else host}:{port}"
+    try:
+        limit = timedelta(seconds=timeout())
+        store, _, _ = next(iter(c10d.rendezvous(address, world.rank, world.size, timeout=limit)))
+    except RuntimeError as error:
+        error.add_note(
+            f"{world}, which meet at {host}:{port}: MASTER_ADDR and MASTER_PORT, the same for all, change that"
+        )
+        raise
+    return store
 
 
 def process_fabrics(store: c10d.Store, rank: int, size: int, timeout: float) -> MakeFabric:

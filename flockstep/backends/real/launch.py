@@ -1,8 +1,9 @@
-"""Real runs from Python: ``launch`` starts nodes as processes or threads, or joins those torchrun started."""
+"""Real runs from Python: ``launch`` starts nodes as processes or threads, or joins those that others started."""
 
 from __future__ import annotations
 
-import os
+import itertools
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -10,16 +11,20 @@ from typing import Any
 import torch
 
 from flockstep import check, units
+from flockstep.backends.real import c10d
 from flockstep.backends.real.crowd import run_threads
 from flockstep.backends.real.jobs import CallFunction, Job, OnRow, Stop, TrainWorkload, assemble
-from flockstep.backends.real.joined import process_fabrics, torchrun_store
+from flockstep.backends.real.joined import process_fabrics, store_of
 from flockstep.backends.real.keeping import Keeping
+from flockstep.backends.real.surroundings import World, find
 from flockstep.budget import Budget
 from flockstep.node import OptimizerFactory
 from flockstep.strategy import Strategy
 from flockstep.timeline import Timeline
 from flockstep.trace import Row, Trace
 from flockstep.workloads.workload import Workload
+
+_launches = itertools.count()
 
 
 def launch(
@@ -40,20 +45,20 @@ def launch(
     """Run a strategy on a workload, or your own function that joins, for real: the same program as ``simulate``.
 
     Starts ``nodes`` processes on this machine that talk through torch.distributed, or with ``on="threads"`` threads of
-    this one. Each takes ``steps`` steps, or all together until a ``Budget`` is spent. In a script that torchrun
-    started, the processes are there already: each call runs its own node, ``nodes`` may be left out, and ``models`` of
-    the trace holds this process's own. An exception in any node ends all and is raised here; so does Ctrl-C; but a
-    one-sided strategy on a workload goes on without a node that was killed. ``timeout`` is how long any wait may last.
-    ``steps``, ``optimizer``, ``record_every`` and ``on_row`` are for workloads; what your own function returns is in
-    the trace's ``results``, by rank. ``stop`` is asked again and again; once it says yes, nodes of a one-sided strategy
-    take no more steps and end in order, and the trace is of what they did. With ``timeline`` the trace holds one, of
-    what every node did when and of who sent how much to whom; nodes on several machines are as well aligned in it as
-    these machines' clocks.
+    this one. Each takes ``steps`` steps, or all together until a ``Budget`` is spent. In a script that torchrun, srun
+    or mpirun started, the processes are there already: each call runs its own node, ``nodes`` may be left out, and
+    ``models`` of the trace holds this process's own. An exception in any node ends all and is raised here; so does
+    Ctrl-C; but a one-sided strategy on a workload goes on without a node that was killed. ``timeout`` is how long any
+    wait may last. ``steps``, ``optimizer``, ``record_every`` and ``on_row`` are for workloads; what your own function
+    returns is in the trace's ``results``, by rank. ``stop`` is asked again and again; once it says yes, nodes of a
+    one-sided strategy take no more steps and end in order, and the trace is of what they did. With ``timeline`` the
+    trace holds one, of what every node did when and of who sent how much to whom; nodes on several machines are as well
+    aligned in it as these machines' clocks.
     """
     check.one_of("launch", "on", on, ("processes", "threads"))
     check.whole("launch", "seed", seed, at_least=0)
-    torchrun = on == "processes" and "RANK" in os.environ and "WORLD_SIZE" in os.environ
-    size = check.whole("launch", "nodes", _size(nodes, torchrun))
+    world = find(starts_own=nodes is not None) if on == "processes" else None
+    size = check.whole("launch", "nodes", _size(nodes, world))
     limit = check.positive("launch", "timeout", units.seconds(timeout, "launch.timeout"))
     # Read here: children that a server forks have its environment, not ours.
     keeping = Keeping.from_environment(timeline=timeline)
@@ -78,8 +83,8 @@ def launch(
         )
     if stop is not None and not job.one_sided:
         raise ValueError("launch.stop is for one-sided strategies: others wait for each other at steps they agreed on")
-    if torchrun:
-        return _as_one_of_torchruns(job, on_row, stop)
+    if world is not None and not world.lonely:
+        return _as_one_of(world, job, on_row, stop)
     if on == "threads":
         return assemble(job, run_threads(job, on_row, stop))
     from flockstep.backends.real.spawn import run_processes
@@ -87,22 +92,30 @@ def launch(
     return assemble(job, run_processes(job, on_row, stop))
 
 
-def _size(nodes: int | None, torchrun: bool) -> int:
-    if not torchrun:
+def _size(nodes: int | None, world: World | None) -> int:
+    if world is None or (world.lonely and nodes is not None):
         if nodes is None:
-            raise ValueError("launch.nodes says how many nodes to start; only under torchrun can it be left out")
+            raise ValueError(
+                "launch.nodes says how many nodes to start; only under torchrun, srun or mpirun can it be left out"
+            )
         return nodes
-    world = int(os.environ["WORLD_SIZE"])
-    if nodes not in (None, world):
-        raise ValueError(f"launch.nodes is {nodes}, but torchrun started {world} processes; leave nodes out")
-    return world
+    if nodes not in (None, world.size):
+        raise ValueError(f"launch.nodes is {nodes}, but {world}; leave nodes out")
+    return world.size
 
 
-def _as_one_of_torchruns(job: Job, on_row: OnRow | None, stop: Stop | None) -> Trace:
-    store, rank, size = torchrun_store()
+def _as_one_of(world: World, job: Job, on_row: OnRow | None, stop: Stop | None) -> Trace:
+    rank, size = world.rank, world.size
+    # The k-th launch of one process belongs with the k-th of every other.
+    store = c10d.PrefixStore(f"launch/{next(_launches)}", store_of(world))
     trace = assemble(job, {rank: job.run(rank, process_fabrics(store, rank, size, job.timeout), on_row, stop)})
     store.set(f"report/{rank}", trace.to_json())
     every = [Trace.from_json(store.get(f"report/{other}").decode()) for other in range(size)]
+    # Whoever holds the store must outlive the others' use of it.
+    store.add("read", 1)
+    deadline = time.monotonic() + job.timeout
+    while rank == 0 and store.add("read", 0) < size and time.monotonic() < deadline:
+        time.sleep(0.02)
     trace.nodes = [node for other in every for node in other.nodes]
     trace.timeline = Timeline.together(other.timeline for other in every)
     return trace

@@ -19,6 +19,7 @@ from flockstep.backends.real.mailbox.house import House, Site, open_house
 from flockstep.backends.real.mailbox.limits import Limits
 from flockstep.backends.real.mailbox.members import Member
 from flockstep.backends.real.mailbox.wire import VERSION, Refused
+from flockstep.backends.real.surroundings import alone_on_purpose
 from flockstep.errors import FlockstepError, LostPeer
 
 _PATIENCE = 30.0
@@ -27,6 +28,8 @@ _PATIENCE = 30.0
 def coming_late() -> RealPlace | None:
     """The seat of a node that was told whom to join; None without."""
     contacts = os.environ.get("FLOCKSTEP_JOIN")
+    if contacts and alone_on_purpose():
+        raise ValueError(f"FLOCKSTEP_ALONE is 1, but FLOCKSTEP_JOIN is {contacts!r}\n  unset one of the two")
     return _place(contacts, os.environ.get("RANK")) if contacts else None
 
 

@@ -19,15 +19,16 @@ from flockstep.backends.real.keeping import Keeping
 from flockstep.backends.real.mailbox.memory import Buffers
 from flockstep.backends.real.stopwatch import Stopwatch
 from flockstep.errors import located
+from flockstep.guard import Guarded
 from flockstep.message import Message, ring_bytes
-from flockstep.node import Channels, Handler, Node, Pending, stream
+from flockstep.node import Channels, Handler, Pending, stream
 from flockstep.timeline import Timeline
 from flockstep.trace import NodeReport, Row
 
 T = TypeVar("T")
 
 
-class RealNode(Node):
+class RealNode(Guarded):
     """One node of a real run, on a thread or a process of its own."""
 
     rows: list[Row]
@@ -62,6 +63,7 @@ class RealNode(Node):
 
     async def mean(self, v: Tensor, channel: str = "model") -> Tensor:
         self.channels.check(channel, v)
+        self.check_finite(v, f"what was brought to mean({channel!r})")
         nbytes = ring_bytes(v.nbytes, self.size)
         self._sent((self.rank + 1) % self.size, nbytes)
         self._received(nbytes)

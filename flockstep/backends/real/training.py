@@ -68,6 +68,11 @@ class TrainingNode(RealNode):
         """Whether it was told to take no more steps."""
         return self._stop is not None and self._stop()
 
+    @property
+    def trained(self) -> int:
+        """As the workload knows it: all of it, or so many numbers that statistics follow."""
+        return int(getattr(self.workload, "trained", self.params.numel()))
+
     def tensors(self, v: Tensor) -> list[Tensor]:
         """As the workload knows them."""
         return tensors_of(self.workload, v)
@@ -80,11 +85,11 @@ class TrainingNode(RealNode):
                 return self.workload.gradient(x, self._data)
 
         self.tally.gradients += 1
-        g: Tensor = await Block(compute)
-        return g
+        return self.guarded(await Block(compute))
 
     async def step(self, g: Tensor | None) -> None:
         """The torch optimizer's step on the flat vector."""
+        g = self.or_skip(g)
         if g is None:
             self.tally.skipped += 1
             return

@@ -6,6 +6,7 @@ from a clock per node, as long as only whole rounds cost time.
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any, NoReturn, TypeVar
 
@@ -20,6 +21,7 @@ from flockstep.message import HEADER_BYTES, Message, ring_bytes
 from flockstep.node import Channels, Handler, Pending
 from flockstep.optimizers import is_plain_sgd
 from flockstep.trace import NodeReport
+from flockstep.vector import is_finite
 from flockstep.workloads.workload import Stacked
 
 T = TypeVar("T")
@@ -51,6 +53,7 @@ class SimFlock(Flock):
         self.kept, self.kept_before = {}, {}
         self._stacked, self._draws, self._channels = stacked, draws, Channels(0)
         self._numbers: dict[str, Any] = {}
+        self._named: set[str] = set()
         self._plain = is_plain_sgd(optimizer)
         self._equal = np.full((1, self.size), 1 / self.size)
         self._mixing: tuple[Sequence[dict[int, float]], Tensor, Floats] | None = None
@@ -72,6 +75,10 @@ class SimFlock(Flock):
     async def gradient(self, x: Tensor) -> Tensor:
         g = self._stacked.gradient(x, self._draws.next())
         self.times.compute()
+        # A product of NumPy's: on matrices as small as these, torch takes longer to begin than to end.
+        flat = g.numpy().reshape(-1)
+        if not math.isfinite(flat @ flat) and not is_finite(g) and is_finite(x):
+            self._refuse("meets a gradient that is not finite, which is one node's own affair")
         return g
 
     async def step(self, g: Tensor | None) -> None:
@@ -107,6 +114,8 @@ class SimFlock(Flock):
 
     def count(self, name: str, amount: int | Tensor = 1) -> None:
         self._numbers[name] = self._numbers.get(name, 0) + amount
+        if not isinstance(amount, Tensor):
+            self._named.add(name)
 
     # What they do not ----------------------------------------------------------------------------------------------
 
@@ -159,7 +168,8 @@ class SimFlock(Flock):
         report.seconds = float(times.now[run, rank])
         for name, amount in self._numbers.items():
             counted = int(amount[run, rank]) if isinstance(amount, Tensor) else amount
-            if counted:
+            # As in a node's own report: what was only ever added up unseen is not there if it came to nothing.
+            if counted or name in self._named:
                 report.counts[name] = counted
         return report
 

@@ -62,8 +62,9 @@ class SimPlace:
         """The node, with this model."""
         node = self._node
         node.model, node.optimizer, node.flat, node.params = model, optimizer, flat, flat.vector
-        node.driver = Driver(flat, switch_to_kernel)
+        node.driver = Driver(flat, switch_to_kernel, alone=node.size == 1)
         node.channels.start_anew()
+        node.left_at = None
         node.one_sided, node.onlookers = one_sided, ()
         self.last = node
         return node
@@ -74,10 +75,11 @@ class SimPlace:
 
     def leave(self, node: JoinedNode) -> None:
         """Leave together: an exchange of nothing, which everyone must have come to; but nobody waits for the dead."""
-        if not node.one_sided:
+        if node.one_sided:
+            self._node.left_at = node.now
+            switch_to_kernel(self._node.world.leaving(self._node))
+        else:
             node.driver.call(node.exchange([NOTHING] * node.size, "leave"))
-        # The vector belongs to the loop that ends here; what is kept is its last value.
-        node.params = node.params.clone()
 
     def fail(self, node: JoinedNode, error: BaseException) -> None:
         """Nothing to do: the kernel ends the run for everybody."""

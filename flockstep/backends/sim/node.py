@@ -12,8 +12,9 @@ from flockstep.backends.sim.compute import Clock
 from flockstep.backends.sim.faults import Slowdown
 from flockstep.backends.sim.kernel import Suspend
 from flockstep.backends.sim.outages import Spans, after
+from flockstep.guard import Guarded
 from flockstep.message import Message
-from flockstep.node import Channels, Handler, Node, Pending, stream
+from flockstep.node import Channels, Handler, Pending, stream
 from flockstep.trace import NodeReport
 
 if TYPE_CHECKING:
@@ -22,11 +23,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class SimNode(Node):
+class SimNode(Guarded):
     """One of the virtual nodes of a World."""
 
     program: Callable[[], Awaitable[Any]]
     """What it runs, from the beginning."""
+    left_at: float | None = None
+    """When it was done, though it may have waited for others since."""
 
     def __init__(self, world: World, rank: int, clock: Clock) -> None:
         self.rank, self.size, self.step_count, self.alive = rank, world.size, 0, True
@@ -52,6 +55,7 @@ class SimNode(Node):
 
     async def mean(self, v: Tensor, channel: str = "model") -> Tensor:
         self.channels.check(channel, v)
+        self.check_finite(v, f"what was brought to mean({channel!r})")
         result: Tensor = await self.world.meetings.mean(self, v.detach().clone(), channel)
         return result
 

@@ -60,6 +60,11 @@ class TrainingNode(SimNode):
         """As many as were asked for, of this node or of all together."""
         return _Steps(self, self.world)
 
+    @property
+    def trained(self) -> int:
+        """As the workload knows it: all of it, or so many numbers that statistics follow."""
+        return int(getattr(self.workload, "trained", self.params.numel()))
+
     def tensors(self, v: Tensor) -> list[Tensor]:
         """As the workload knows them."""
         return tensors_of(self.workload, v)
@@ -75,10 +80,11 @@ class TrainingNode(SimNode):
         g = self.workload.gradient(x, self.data)
         self.tally.gradients += 1
         await self.computing()
-        return g
+        return self.guarded(g)
 
     async def step(self, g: Tensor | None) -> None:
         """The torch optimizer's step on the flat vector; takes no virtual time of its own."""
+        g = self.or_skip(g)
         if g is None:
             self.tally.skipped += 1
             return

@@ -31,6 +31,7 @@ class World:
         self.recorder: Recorder | None = None
         self.away: set[int] = set()
         """Dead nodes that will come back."""
+        self._at_the_end: dict[int, Task] = {}
         self.wires: Wires
         self.meetings: Meetings
         self.mail: Mail
@@ -45,6 +46,23 @@ class World:
 
         return begin
 
+    def leaving(self, node: SimNode) -> Callable[[Task], None]:
+        """Suspend until every living node is done: until then this one answers, and its model may still change."""
+
+        def begin(task: Task) -> None:
+            task.where = lambda: "its end, until the others have come to theirs"
+            self._at_the_end[node.rank] = task
+            self._let_go()
+
+        return begin
+
+    def _let_go(self) -> None:
+        done = {*self._at_the_end, *self.kernel.returned}
+        if self._at_the_end and all(node.rank in done for node in self.nodes if node.alive):
+            leaving, self._at_the_end = self._at_the_end, {}
+            for task in leaving.values():
+                self.kernel.at(self.kernel.now, self.kernel.resume, task)
+
     def crash(self, rank: int, back_after: float | None) -> None:
         """A node dies now; another may take its place later."""
         node = self.nodes[rank]
@@ -56,6 +74,8 @@ class World:
         self.meetings.lose(rank)
         self.mail.lose(rank)
         self.wires.lose(rank)
+        self._at_the_end.pop(rank, None)
+        self._let_go()
         if back_after is not None:
             # A task from now on: a run does not end while somebody is still to come.
             self.away.add(rank)
@@ -83,6 +103,6 @@ class World:
 
     async def _live(self, node: SimNode) -> None:
         self.results[node.rank] = await node.program()
-        node.tally.seconds = self.kernel.now
+        node.tally.seconds = self.kernel.now if node.left_at is None else node.left_at
         if self.recorder is not None:
             self.recorder.finish(node)

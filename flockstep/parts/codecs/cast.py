@@ -13,7 +13,7 @@ from torch import Tensor
 from flockstep import check
 from flockstep.errors import CodecRange
 from flockstep.message import Message
-from flockstep.parts.codecs.codec import finite, readable
+from flockstep.parts.codecs.codec import largest, readable, sound
 
 _FORMATS = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -36,10 +36,10 @@ class Cast:
 
     def encode(self, v: Tensor, rng: np.random.Generator) -> Message:
         """``v`` rounded; CodecRange where rounding would give infinity."""
-        largest, short = finite(self, v), _FORMATS[self.dtype]
+        most, short = largest(self, v), _FORMATS[self.dtype]
         # Rounding keeps order, so the largest value answers for all; it must survive the way back as well.
-        if not math.isfinite(torch.tensor(largest, dtype=v.dtype).to(short).to(v.dtype)):
-            raise CodecRange(f"Cast to {self.dtype} would make the largest value, {largest:.9g}, infinite")
+        if not math.isfinite(torch.tensor(most, dtype=v.dtype).to(short).to(v.dtype)):
+            raise CodecRange(f"Cast to {self.dtype} would make the largest value, {most:.9g}, infinite")
         data = v.detach().to(short, copy=True, memory_format=torch.contiguous_format).reshape(-1)
         return Message(data.view(torch.uint8), self.name, tuple(v.shape), v.dtype)
 
@@ -49,7 +49,7 @@ class Cast:
         readable(self, message, near, nbytes=math.prod(message.shape) * short.itemsize)
         # A copy starts at an aligned address, which a slice of a network buffer need not.
         data = message.data.to(near.device, copy=True).view(short)
-        return data.to(message.dtype).reshape(message.shape)
+        return sound(self, data.to(message.dtype).reshape(message.shape))
 
     def error_bound(self, v: Tensor) -> Tensor:
         """Half a unit in the last place: relative to the value, plus half the spacing next to zero."""

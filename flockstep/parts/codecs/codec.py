@@ -31,7 +31,10 @@ class Codec(Protocol):
         ...
 
     def decode(self, message: Message, near: Tensor) -> Tensor:
-        """The vector in a message, new, on the device of ``near``, the receiver's own vector."""
+        """The vector in a message, new, on the device of ``near``, the receiver's own vector.
+
+        Always finite: CodecRange where a message, hostile or garbled, says otherwise.
+        """
         ...
 
     def error_bound(self, v: Tensor) -> Tensor | float:
@@ -39,21 +42,57 @@ class Codec(Protocol):
         ...
 
 
-def finite(codec: Codec, v: Tensor) -> float:
+def finite(codec: Codec, v: Tensor) -> None:
+    """CodecRange where a value of ``v`` is not finite."""
+    _floating(codec, v)
+    if not _all_finite(v):
+        raise CodecRange(f"{type(codec).__name__} cannot code a vector with {_what_is_not_finite(v)}")
+
+
+def largest(codec: Codec, v: Tensor) -> float:
     """The largest magnitude in ``v`` (0 when empty); CodecRange when a value is not finite."""
-    kind = type(codec).__name__
-    if not v.is_floating_point():
-        raise TypeError(f"{kind} codes floating-point vectors, got {v.dtype}")
+    _floating(codec, v)
     if v.numel() == 0:
         return 0.0
     # One pass and no copy, several times faster than isfinite: a NaN comes through as both.
     low, high = torch.aminmax(v.detach())
-    largest = float(torch.maximum(-low, high))
-    if not math.isfinite(largest):
-        count = v.numel() - int(torch.isfinite(v).sum())
-        what = "1 value that is not finite" if count == 1 else f"{count} values that are not finite"
-        raise CodecRange(f"{kind} cannot code a vector with {what}")
-    return largest
+    most = float(torch.maximum(-low, high))
+    if not math.isfinite(most):
+        finite(codec, v)
+    return most
+
+
+def sound(codec: Codec, decoded: Tensor) -> Tensor:
+    """What was decoded; CodecRange where a value of it is not finite, which no vector that was coded had."""
+    if not _all_finite(decoded):
+        raise CodecRange(f"{type(codec).__name__} cannot decode a message with {_what_is_not_finite(decoded)}")
+    return decoded
+
+
+def _floating(codec: Codec, v: Tensor) -> None:
+    if not v.is_floating_point():
+        raise TypeError(f"{type(codec).__name__} codes floating-point vectors, got {v.dtype}")
+
+
+def _all_finite(v: Tensor) -> bool:
+    v = v.detach()
+    if v.numel() == 0:
+        return True
+    if v.dtype in (torch.float32, torch.float64):
+        # A value that is not finite makes a sum that is not, and nothing looks faster. It can also overflow by itself.
+        return math.isfinite(v.sum()) or bool(v.isfinite().all())
+    low, high = torch.aminmax(v)
+    return math.isfinite(low) and math.isfinite(high)
+
+
+def _what_is_not_finite(v: Tensor) -> str:
+    flat = v.detach().flatten()
+    bad = (~flat.isfinite()).nonzero().view(-1)
+    first = int(bad[0])
+    what, where = f"{float(flat[first])}", f"index {first}"
+    if len(bad) == 1:
+        return f"1 value that is not finite: {what} at {where}"
+    return f"{len(bad)} values that are not finite: the first is {what} at {where}"
 
 
 def readable(codec: Codec, message: Message, near: Tensor, *, nbytes: int) -> None:
@@ -64,5 +103,7 @@ def readable(codec: Codec, message: Message, near: Tensor, *, nbytes: int) -> No
     if tuple(message.shape) != tuple(near.shape):
         shapes = f"{tuple(message.shape)} for a vector of shape {tuple(near.shape)}"
         raise CodecRange(f"{kind} cannot decode a message of shape {shapes}")
+    if not message.dtype.is_floating_point:
+        raise CodecRange(f"{kind} cannot decode a message of {message.dtype}, only of floating-point numbers")
     if message.data.numel() != nbytes:
         raise CodecRange(f"{kind} cannot decode {message.data.numel()} bytes of data, {nbytes} are needed")

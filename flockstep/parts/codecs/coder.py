@@ -8,15 +8,17 @@ receiver says which blocks it cannot read, and gets these exactly.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from flockstep.errors import CodecRange
 from flockstep.message import Message
 from flockstep.node import Node
 from flockstep.parts.codecs.blocks.plan import BLOCK
-from flockstep.parts.codecs.codec import Codec
+from flockstep.parts.codecs.codec import Codec, sound
 from flockstep.parts.codecs.lattice.plan import Plan
 from flockstep.parts.codecs.modular import Modular
 from flockstep.parts.codecs.raw import Raw
@@ -43,9 +45,13 @@ class _Found(NamedTuple):
     """Per block, how far what was read may lie from what was sent."""
 
 
-def coder(codec: Codec, node: Node, like: Tensor) -> Coder:
-    """A coder for vectors like this one."""
-    return _Tuned(codec, node, like) if isinstance(codec, Modular) else Coder(codec, node)
+def coder(codec: Codec, node: Node, like: Tensor, *, of: str = "", by_rounds: bool = False) -> Coder:
+    """A coder for vectors like this one; a node that sends several kinds of them says ``of`` which this one is.
+
+    ``by_rounds``: what it sees in a round counts from ``settle`` on, so that a run that is resumed in the middle of one
+    says the same again.
+    """
+    return _Tuned(codec, node, like, of, by_rounds) if isinstance(codec, Modular) else Coder(codec, node)
 
 
 def asks_again(reply: Message) -> bool:
@@ -56,12 +62,15 @@ def asks_again(reply: Message) -> bool:
 class Coder:
     """Any codec that needs no repair."""
 
+    mends: ClassVar[bool] = False
+    """Whether a receiver may be unable to read all of a message, and ask again."""
+
     def __init__(self, codec: Codec, node: Node) -> None:
         self._codec, self._node = codec, node
 
-    def write(self, v: Tensor) -> Message:
-        """The message for a peer."""
-        return self._codec.encode(v, self._node.rng)
+    def write(self, v: Tensor, rng: np.random.Generator | None = None) -> Message:
+        """The message for a peer; drawn from the node's own stream unless another is given."""
+        return self._codec.encode(v, self._node.rng if rng is None else rng)
 
     def read(self, message: Message, near: Tensor) -> Read | Message:
         """The vector in a message; or what to reply instead, to get what cannot be read."""
@@ -84,31 +93,43 @@ class Coder:
         """The message for the peer whose message was read just now."""
         return self.write(v)
 
+    def settle(self) -> None:
+        """A round is over: what was seen in it counts."""
+
 
 class _Tuned(Coder):
     """``Modular`` with scales from the distances seen."""
 
     _codec: Modular
+    mends = True
 
-    def __init__(self, codec: Modular, node: Node, like: Tensor) -> None:
+    def __init__(self, codec: Modular, node: Node, like: Tensor, of: str, by_rounds: bool) -> None:
         super().__init__(codec, node)
         self._plan = Plan(like.numel(), codec.bits)
-        self._seen = node.keep("distances seen", torch.zeros(self._plan.blocks))
+        self._seen = node.keep(f"{of}: distances seen" if of else "distances seen", torch.zeros(self._plan.blocks))
+        self._lately, self._by_rounds = torch.zeros_like(self._seen), by_rounds
         self._engine = codec.runs_on(like)
 
-    def write(self, v: Tensor) -> Message:
+    def write(self, v: Tensor, rng: np.random.Generator | None = None) -> Message:
+        if v.numel() != self._plan.count:
+            raise ValueError(f"Modular knows distances of {self._plan.count} coordinates, got {v.numel()} to send")
         if not bool(self._seen.any()):
             # Nobody knows yet how far apart nodes are: one exact message tells.
             return self.exact(v)
         # A block that has stood still so far may not do so for ever.
-        return self._coded(v, _MARGIN * torch.maximum(self._seen, 0.1 * self._seen.mean()))
+        return self._coded(v, _MARGIN * torch.maximum(self._seen, 0.1 * self._seen.mean()), rng)
+
+    def settle(self) -> None:
+        # Once a round, however many were met in it: else the furthest of many neighbours would be forgotten at once.
+        torch.maximum(_FADING * self._seen, self._lately, out=self._seen)
+        self._lately.zero_()
 
     def reply(self, v: Tensor, read: Read) -> Message:
         return self.write(v) if read.reach is None else self._coded(v, read.reach)
 
-    def _coded(self, v: Tensor, reach: Tensor) -> Message:
+    def _coded(self, v: Tensor, reach: Tensor, rng: np.random.Generator | None = None) -> Message:
         self._node.count(f"coded by {self._engine}")
-        return self._codec.encode(v, self._node.rng, reach=reach)
+        return self._codec.encode(v, self._node.rng if rng is None else rng, reach=reach)
 
     def read(self, message: Message, near: Tensor) -> Read | Message:
         found = self._find(message, near)
@@ -116,20 +137,27 @@ class _Tuned(Coder):
             self._node.count("blocks out of reach", int(found.wrong.sum()))
             return Message(found.wrong.to(torch.uint8).cpu(), _AGAIN, (found.wrong.numel(),), torch.uint8)
         distance = found.distance.cpu()
-        torch.maximum(_FADING * self._seen, distance, out=self._seen)
+        torch.maximum(self._lately, distance, out=self._lately)
+        if not self._by_rounds:
+            self.settle()
         # The sender's own vector lies a little further than what was read of it.
         return Read(found.vector, distance + found.scale)
 
     def own(self, message: Message, v: Tensor) -> Tensor:
-        return self._find(message, v).vector
+        found = self._find(message, v)
+        if found.wrong is not None:
+            raise CodecRange(f"Modular cannot code values as large as {float(v.abs().max()):.9g} in {v.dtype}")
+        return found.vector
 
     def mend(self, v: Tensor, message: Message, request: Message) -> Message:
         wrong = request.data.bool()
         if wrong.numel() != self._plan.blocks:
             raise ValueError(f"asked again for {wrong.numel()} blocks, a vector has {self._plan.blocks}")
         exact = v.detach().flatten()[self._coordinates(wrong, v)].contiguous().view(torch.uint8)
-        # What was too far must count as seen, or the next message would be as short.
-        self._seen[wrong] = torch.clamp(2 * self._seen[wrong], min=float(self._seen.max()))
+        if not self._by_rounds:
+            # What was too far must count as seen, or the next message would be as short. Where both sides read in every
+            # round, this one sees the distance for itself.
+            self._seen[wrong] = torch.clamp(2 * self._seen[wrong], min=float(self._seen.max()))
         data = torch.cat([request.data.to(v.device), message.data.to(v.device), exact])
         return Message(data, _MENDED, message.shape, message.dtype)
 
@@ -156,7 +184,7 @@ class _Tuned(Coder):
         exact = message.data[blocks + coded :].to(near.device, copy=True).view(message.dtype)
         if exact.numel() != int(place.sum()):
             raise ValueError(f"a mended message brings {exact.numel()} numbers for {int(place.sum())} coordinates")
-        flat[place] = exact
+        flat[place] = sound(self._codec, exact)
         missing = None if found.wrong is None else found.wrong.cpu() & ~wrong
         still = missing if missing is not None and bool(missing.any()) else None
         return _Found(found.vector, still, self._distances(found.vector, near), found.scale)

@@ -21,10 +21,12 @@ from flockstep import check
 from flockstep.errors import CodecRange
 from flockstep.message import Message
 from flockstep.parts.codecs.blocks import engine as engines
+from flockstep.parts.codecs.blocks.on_torch import in_blocks
 from flockstep.parts.codecs.blocks.plan import BLOCK
 from flockstep.parts.codecs.codec import finite, readable
 from flockstep.parts.codecs.lattice.engine import load
 from flockstep.parts.codecs.lattice.plan import LEAST_EXPONENT, NO_EXPONENT, PRECISION, Plan, exponents_for
+from flockstep.parts.suited import CHANGES, MEANS
 
 
 class Reading(NamedTuple):
@@ -32,7 +34,7 @@ class Reading(NamedTuple):
 
     vector: Tensor
     right: Tensor
-    """Per block: whether its checksum is right."""
+    """Per block: whether its checksum is right, and its values finite."""
     distance: Tensor
     """Per block: how far the furthest coordinate lies from the receiver's own."""
 
@@ -50,6 +52,10 @@ class Modular:
     engine: str = "auto"
 
     unbiased: ClassVar[bool] = True
+    unsuited: ClassVar[dict[str, str]] = {
+        CHANGES: "it codes what lies near a vector that the receiver has, and nobody has one near a change",
+        MEANS: "a receiver too far away must be able to ask again, and in a mean of all nodes nobody can",
+    }
 
     def __post_init__(self) -> None:
         if check.whole(self, "bits", self.bits, at_least=2) > 16:
@@ -97,7 +103,12 @@ class Modular:
         out = torch.empty_like(flat)
         engine = load(self.runs_on(near))
         right, distance = engine.decode(message.data.to(near.device), flat, plan, out)
-        return Reading(out.to(message.dtype).view(near.shape), right, distance)
+        vector = out.to(message.dtype)
+        # No vector has what is not finite: with a garbled scale a checksum may be right by chance, or by intent.
+        right = right & distance.isfinite()
+        if vector.dtype != out.dtype:
+            right = right & in_blocks(vector, plan).isfinite().all(1)
+        return Reading(vector.view(near.shape), right, distance)
 
     def error_bound(self, v: Tensor) -> Tensor:
         """The scale of each coordinate's block."""

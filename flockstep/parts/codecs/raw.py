@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from flockstep.message import Message
-from flockstep.parts.codecs.codec import finite, readable
+from flockstep.parts.codecs.codec import finite, readable, sound
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +32,7 @@ class Raw:
         """The vector as it was encoded."""
         readable(self, message, near, nbytes=math.prod(message.shape) * message.dtype.itemsize)
         # A copy starts at an aligned address, which a slice of a network buffer need not.
-        return message.data.to(near.device, copy=True).view(message.dtype).reshape(message.shape)
+        return sound(self, message.data.to(near.device, copy=True).view(message.dtype).reshape(message.shape))
 
     def error_bound(self, v: Tensor) -> float:
         """None at all."""

@@ -25,7 +25,7 @@ from flockstep.message import Message
 from flockstep.parts.codecs.blocks import engine as engines
 from flockstep.parts.codecs.blocks.on_torch import in_blocks
 from flockstep.parts.codecs.blocks.plan import BLOCK
-from flockstep.parts.codecs.codec import finite, readable
+from flockstep.parts.codecs.codec import largest, readable, sound
 from flockstep.parts.codecs.qsgd.engine import load
 from flockstep.parts.codecs.qsgd.plan import LEAST_SCALE, Plan
 
@@ -64,8 +64,8 @@ class Stochastic:
         data = torch.empty(plan.nbytes, dtype=torch.uint8, device=v.device)
         scales, codes = plan.split(data)
         if not load(self.runs_on(v)).encode(flat, int(rng.integers(2**32)), plan, scales.view(torch.float32), codes):
-            largest = finite(self, v)
-            raise CodecRange(f"Stochastic cannot code the largest value, {largest:.9g}: float32 cannot hold its scale")
+            most = largest(self, v)
+            raise CodecRange(f"Stochastic cannot code the largest value, {most:.9g}: float32 cannot hold its scale")
         return Message(data, self.name, tuple(v.shape), v.dtype)
 
     def decode(self, message: Message, near: Tensor) -> Tensor:
@@ -79,7 +79,10 @@ class Stochastic:
             raise CodecRange("Stochastic cannot decode a message with scales that no vector has")
         out = torch.empty(plan.count, dtype=engines.computed(message.dtype), device=near.device)
         load(self.runs_on(out)).decode(scales, codes, plan, out)
-        return out.to(message.dtype).view(near.shape)
+        decoded = out.to(message.dtype).view(near.shape)
+        # No code, garbled or not, stands for more than 2 m: scales far from the end of the range answer for all.
+        room = torch.finfo(message.dtype).max / 4
+        return decoded if bool((scales < room).all()) else sound(self, decoded)
 
     def error_bound(self, v: Tensor) -> Tensor:
         """One level of each coordinate's block, and what float32, or a shorter dtype, leaves of it."""

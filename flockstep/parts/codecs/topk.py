@@ -22,7 +22,8 @@ from torch import Tensor
 from flockstep import check
 from flockstep.errors import CodecRange
 from flockstep.message import Message
-from flockstep.parts.codecs.codec import finite, readable
+from flockstep.parts.codecs.codec import finite, readable, sound
+from flockstep.parts.suited import MODELS
 
 _MOST_COORDINATES = 2**31 - 1
 
@@ -36,6 +37,7 @@ class TopK:
     name: ClassVar[str] = "TopK"
     """For every fraction: pairs mean the same however many there are, and a receiver knows how many to expect."""
     unbiased: ClassVar[bool] = False
+    unsuited: ClassVar[dict[str, str]] = {MODELS: "it would leave zeros of all but the largest coordinates"}
 
     def __post_init__(self) -> None:
         check.positive(self, "fraction", self.fraction)
@@ -61,9 +63,7 @@ class TopK:
         # Ascending, none is there twice, and the two ends answer for all.
         if k and not bool((index[1:] > index[:-1]).all() & (index[0] >= 0) & (index[-1] < count)):
             raise CodecRange(f"TopK cannot decode indices that do not ascend from 0 to at most {count - 1}")
-        if not (message.dtype.is_floating_point and bool(values.isfinite().all())):
-            raise CodecRange("TopK cannot decode values that are not finite floating-point numbers")
-        return values.new_zeros(count).index_copy_(0, index.long(), values).view(near.shape)
+        return sound(self, values).new_zeros(count).index_copy_(0, index.long(), values).view(near.shape)
 
     def error_bound(self, v: Tensor) -> Tensor:
         """Of each coordinate that is left out, its own magnitude: none is above the least that is kept."""

@@ -6,7 +6,6 @@ from functools import partial
 
 import pytest
 import torch
-from prometheus_client.parser import text_string_to_metric_families
 
 import flockstep as fs
 from flockstep.backends.real import keys, metrics
@@ -15,6 +14,10 @@ from flockstep.backends.real.mailbox.house import Site, open_house
 from flockstep.backends.real.mailbox.limits import Limits
 from flockstep.backends.real.node import RealNode
 from flockstep.trace import NodeReport, Row
+
+pytest.importorskip("prometheus_client", reason="needs pip install prometheus-client")
+
+from prometheus_client.parser import text_string_to_metric_families
 
 SCRAPE = {"User-Agent": "Prometheus/3.0", "Accept": "text/plain;version=0.0.4", "Accept-Encoding": "gzip"}
 

@@ -16,6 +16,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from flockstep.backends.real import surroundings
 from flockstep.backends.real.keys import Keys
 from flockstep.backends.real.mailbox.address import written
 from flockstep.backends.real.mailbox.box import Mailbox
@@ -54,18 +55,20 @@ class Site:
         """What the variables say; where they name no host, the one on the way to the others, or loopback."""
         folder, insecure = os.environ.get("FLOCKSTEP_KEYS"), os.environ.get("FLOCKSTEP_INSECURE", "") == "1"
         keys = Keys.find(folder, rank) if folder else None
-        host = os.environ.get("FLOCKSTEP_HOST")
+        host, world = os.environ.get("FLOCKSTEP_HOST"), surroundings.find(starts_own=True)
         if host is None:
-            others = towards or os.environ.get("MASTER_ADDR", LOOPBACK)
+            others = towards or _meeting(world)
             host = own_address_towards(others) if keys or insecure else LOOPBACK
-            if host == LOOPBACK and keys is None and _spans_machines():
+            if host == LOOPBACK and keys is None and _spans_machines(world):
                 warnings.warn(
                     "without keys this node's mailbox listens on its own machine only: nodes on other machines cannot "
                     "ask it anything (average_model, one-sided strategies); see `flockstep keys create --help`",
                     stacklevel=2,
                 )
         base = int(os.environ.get("FLOCKSTEP_PORT", "0"))
-        return cls(host, base and base + int(os.environ.get("LOCAL_RANK", "0")), keys, insecure)
+        return cls(
+            host, base and base + int(os.environ.get("LOCAL_RANK", world.local_rank if world else 0)), keys, insecure
+        )
 
 
 class House:
@@ -115,7 +118,9 @@ def own_address_towards(other: str) -> str:
         return LOOPBACK
 
 
-def _spans_machines() -> bool:
-    return int(os.environ.get("LOCAL_WORLD_SIZE", "0")) < int(os.environ.get("WORLD_SIZE", "0")) and not is_loopback(
-        os.environ.get("MASTER_ADDR", LOOPBACK)
-    )
+def _spans_machines(world: surroundings.World | None) -> bool:
+    return world is not None and world.size > 1 and not world.one_machine and not is_loopback(_meeting(world))
+
+
+def _meeting(world: surroundings.World | None) -> str:
+    return os.environ.get("MASTER_ADDR") or (world.host if world else "") or LOOPBACK

@@ -1,0 +1,64 @@
+"""What every backend's nodes do about numbers that are not finite, before they leave the node.
+
+A gradient counts as zero: a node's own step with it is skipped, and a mean gets nothing from this node. A model ends
+the node that has it, by an error that says which node, after which step, and in which tensor.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from flockstep.errors import Diverged
+from flockstep.node import Node
+from flockstep.vector import is_finite
+
+
+class Guarded(Node):
+    """A node that lets nothing through that is not finite."""
+
+    _clean: Callable[[], Tensor | None] = staticmethod(lambda: None)
+
+    def guarded(self, g: Tensor) -> Tensor:
+        """A fresh gradient, or zeros in its place if it is not finite; that is counted, as "not finite".
+
+        On a GPU it is decided there and nobody looks, so that the host need not wait: ``refused`` stays
+        False, and the optimizer takes a step with a gradient of zero.
+        """
+        self.refused, self._clean = False, weakref.ref(g)
+        if g.device.type != "cpu":
+            fine = torch.linalg.vector_norm(g, ord=float("inf")).isfinite()
+            self.count("not finite", ~fine)
+            return g.masked_fill_(~fine, 0.0)
+        if not is_finite(g):
+            self.refuse(g)
+            self.refused = True
+            self.count("not finite")
+            g.zero_()
+        return g
+
+    def refuse(self, g: Tensor) -> None:
+        """Told of a gradient that is not finite, before it becomes zero: for whoever can name it."""
+
+    def or_skip(self, g: Tensor | None) -> Tensor | None:
+        """What a step is to be taken with; None if that is nothing but a gradient that was refused."""
+        return None if g is not None and self.refused and not bool(g.any()) else g
+
+    def check_finite(self, v: Tensor, what: str) -> None:
+        """Diverged, if a vector that is about to leave this node is not finite."""
+        # Of a fresh gradient it is known: there is no need to wait for a GPU again.
+        if v is not self._clean() and not is_finite(v):
+            where = self.name_of_not_finite(v)
+            raise Diverged(
+                f"{what} of node {self.rank} is not finite after step {self.step_count}"
+                + (f": {where}" if where else "")
+                + "\n  it is neither sent nor saved; a lower learning rate, a clip or a longer warm-up may help",
+                rank=self.rank,
+            )
+
+    def name_of_not_finite(self, v: Tensor) -> str | None:
+        """Which tensor of a vector like the model is not finite, where tensors have names."""
+        return None

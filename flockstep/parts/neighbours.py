@@ -1,0 +1,55 @@
+"""A round of gossip: every node tells all its neighbours, and moves towards what they tell.
+
+    gained_i = sum_j w_ij (Q(v_j) - Q(v_i))
+
+Each pair takes the difference of the same two decoded vectors, and weights are symmetric: what all nodes gain adds up
+to nothing, whatever the codec does. A neighbour that cannot read all of a message says so, and gets what is missing in
+full, but as the message has it: Q(v_i) is the same to everybody.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from flockstep.message import NOTHING, Message
+from flockstep.node import Node
+from flockstep.parts.codecs.coder import Coder, asks_again
+from flockstep.parts.partners import in_full
+from flockstep.parts.topologies import Topology
+
+
+async def gained(
+    node: Node, topology: Topology, round: int, v: Tensor, ways: Coder, rng: np.random.Generator | None = None
+) -> Tensor:
+    """What ``v`` gains in a round, in float32 or better. It is looked at before the first wait only."""
+    weights = topology.weights(node.rank, node.size, round)
+    peers = topology.peers(node.rank, node.size, round)
+    wide = torch.promote_types(v.dtype, torch.float32)
+    if not peers:
+        return torch.zeros_like(v, dtype=wide)
+    message = ways.write(v, rng)
+    own = ways.own(message, v)
+    near = v.clone() if ways.mends else own
+    for peer in peers:
+        node.send(peer, message)
+    # Halves are summed as floats: sums of many lose more than sending them does.
+    total = torch.zeros_like(own, dtype=wide)
+    unread = []
+    for peer in peers:
+        read = ways.read(await node.receive(peer), near)
+        if isinstance(read, Message):
+            unread.append(peer)
+        else:
+            total.add_(read.vector - own, alpha=weights[peer])
+        if ways.mends:
+            node.send(peer, read if isinstance(read, Message) else NOTHING)
+    for peer in peers if ways.mends else ():
+        verdict = await node.receive(peer)
+        if asks_again(verdict):
+            node.send(peer, ways.mend(own, message, verdict))
+    for peer in unread:
+        mended = in_full(ways.read(await node.receive(peer), near), node, peer)
+        total.add_(mended - own, alpha=weights[peer])
+    return total

@@ -1,0 +1,12 @@
+"""Situations that users' loops are in, each as small as it can be."""
+
+from flockstep.testing.zoo.buffers import BUFFERS
+from flockstep.testing.zoo.later import LATER
+from flockstep.testing.zoo.models import MODELS
+from flockstep.testing.zoo.optimizers import OPTIMIZERS
+from flockstep.testing.zoo.precision import PRECISION
+from flockstep.testing.zoo.situation import Setting, Situation
+
+SITUATIONS: tuple[Situation, ...] = (*MODELS, *BUFFERS, *OPTIMIZERS, *PRECISION, *LATER)
+
+__all__ = ["SITUATIONS", "Setting", "Situation"]
