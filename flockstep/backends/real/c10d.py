@@ -12,6 +12,13 @@ rendezvous: Any = getattr(_dist, "rendezvous")  # noqa: B009
 Store = Any
 
 
+def default_store() -> Store:
+    """That of a default group which is there already: torch has no public name for it."""
+    from torch.distributed import distributed_c10d
+
+    return distributed_c10d._get_default_store()
+
+
 def gloo(store: Store, rank: int, size: int, timeout: Any) -> Any:
     """A gloo process group found by its store, not by the order groups are made in."""
     return _dist.ProcessGroupGloo(store, rank, size, timeout)

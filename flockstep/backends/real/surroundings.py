@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import torch.distributed as dist
-from torch.distributed import distributed_c10d
+
+from flockstep.backends.real import c10d
 
 LOOPBACK = "127.0.0.1"
 _ALONE = "or set FLOCKSTEP_ALONE=1 to train alone on purpose"
@@ -122,9 +123,7 @@ def _group() -> World | None:
     """The default group that this process has made by itself; it may be of one."""
     if not dist.is_available() or not dist.is_initialized():
         return None
-    # torch has no public name for it, and no other way to the processes of a group.
-    store = distributed_c10d._get_default_store()
-    return World("torch.distributed", dist.get_rank(), dist.get_world_size(), store=store)
+    return World("torch.distributed", dist.get_rank(), dist.get_world_size(), store=c10d.default_store())
 
 
 def _torchrun(group: World | None) -> World:
