@@ -104,6 +104,7 @@ def join(
     before = place.set_current(seat)
     saves = None if every is None or resume is None else (every, Path(resume))
     ddp = model.register_forward_pre_hook(requirements.refuse_ddp)
+    requirements.joined.add(model)
     try:
         told = describe(strategy) + (f" for {budget.told(together=not node.one_sided)}" if budget else "")
         _enter(seat, node, told, strategy, resume)
@@ -123,6 +124,7 @@ def join(
         raise
     finally:
         ddp.remove()
+        requirements.joined.discard(model)
         place.set_current(before)
         flat.release()
 

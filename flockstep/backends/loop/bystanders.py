@@ -2,7 +2,7 @@
 
 It would be trained on every node for itself and never averaged, and nobody would know. What moves by the optimizer is
 seen before the step that would move it; what moves by other means (a teacher that follows its student, inside the
-model) at the next step, or where torch keeps no count of it, at steps 1, 2, 4, 8 and so on.
+model) at the next step, or where torch keeps no count of it, within the next 64.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from flockstep.backends.loop.flat import FlatModel
+from flockstep.backends.loop.plain import now_and_then
 
 _JOIN_AGAIN = "\n  leave the `with` and join again, so that it becomes part of what is averaged"
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -40,13 +41,21 @@ class Bystanders:
                     if parameter.grad is not None and id(parameter) not in self._inside:
                         self._refuse(parameter)
         self._looks += 1
-        closely = self._looks & (self._looks - 1) == 0
+        closely = now_and_then(self._looks)
+        if closely:
+            self._check_model()
         for name, tensor in self._watched().items():
             mark = tensor._version, tensor.data_ptr()
             if closely or mark != self._marks[name]:
                 self._marks[name] = mark
                 if _fingerprint(tensor) != self._sums[name]:
                     self._refuse_moved(name)
+
+    def _check_model(self) -> None:
+        there = {id(parameter) for parameter in self._model.parameters()}
+        if not self._inside <= there:
+            name = next(name for name, parameter in self._flat.parameters if id(parameter) not in there)
+            raise RuntimeError(f"parameter {name} is no longer part of the model" + _JOIN_AGAIN)
 
     def _watched(self) -> dict[str, Tensor]:
         constants = {buffer.name: buffer.now for buffer in self._flat.statistics.constants}

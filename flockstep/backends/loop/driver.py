@@ -84,7 +84,7 @@ class Driver:
     def after_step(self) -> None:
         """The optimizer has stepped: let the strategy go on to the next parking place."""
         if self._parked is not None and self._parked.what == "step":
-            self._flat.pull()
+            self._flat.pull(parameters_only=True)
             self._advance(None)
             self._flat.push()
 
@@ -92,6 +92,7 @@ class Driver:
         """The user's loop is over: let the strategy end as it does after its last step."""
         if self._parked is None:
             return
+        self._flat.statistics.look_closely()
         self._flat.pull()
         if self._parked.what == "next":
             self._advance(False)

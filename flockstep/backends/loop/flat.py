@@ -8,7 +8,6 @@ keep their own memory: what of them is in the vector, and why, is in statistics.
 from __future__ import annotations
 
 import sys
-import weakref
 from collections.abc import Iterator
 from functools import reduce
 
@@ -23,24 +22,27 @@ class FlatModel:
     """A model, its vector, and its gradients as a vector."""
 
     def __init__(self, model: nn.Module) -> None:
-        self._parameters = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+        self.parameters = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+        """What trains, by name."""
         self._frozen = {name: p for name, p in model.named_parameters() if not p.requires_grad}
+        self._kinds = {name: (p.shape, p.dtype, p.device) for name, p in self.parameters}
         self.statistics = Statistics(model)
-        named = [*self._parameters, *((buffer.name, buffer.now) for buffer in self.statistics.buffers)]
+        named = [*self.parameters, *((buffer.name, buffer.now) for buffer in self.statistics.buffers)]
         kinds = [_real(tensor).dtype for _, tensor in named]
         dtype = reduce(torch.promote_types, kinds)
-        self.mirrored = any(kind != dtype for kind in kinds[: len(self._parameters)])
+        self.mirrored = any(kind != dtype for kind in kinds[: len(self.parameters)])
         names, shapes = zip(*((name, _real(tensor).shape) for name, tensor in named), strict=True)
         self._layout = Layout(names, shapes, dtype)
-        device = self._parameters[0][1].device
+        device = self.parameters[0][1].device
         self.vector = torch.zeros(self._layout.size, dtype=dtype, device=device)
         self._views = list(self._seen(self.vector))
-        self.statistics.lie_in(self._layout.views(self.vector)[len(self._parameters) :])
+        self.statistics.lie_in(self.buffers(self.vector), self._cut_buffers)
         self._shown: Tensor | None = None
         self._parts: list[Tensor] = []
-        self._lent: list[weakref.ref[Tensor]] = []
+        self._held = 0
+        """How many tensors lie in the memory of the gradients as long as nobody else has any of it."""
         self._written = -1
-        for (_, parameter), view in zip(self._parameters, self._views, strict=True):
+        for (_, parameter), view in zip(self.parameters, self._views, strict=True):
             view.copy_(parameter.detach())
             if not self.mirrored:
                 parameter.data = view
@@ -57,7 +59,7 @@ class FlatModel:
 
     def holds(self, parameter: Tensor) -> bool:
         """Whether a parameter is in the vector."""
-        return any(parameter is other for _, other in self._parameters)
+        return any(parameter is other for _, other in self.parameters)
 
     def shared(self) -> list[Tensor]:
         """All that a node takes over from another at the door, to be followed by ``settle``."""
@@ -70,9 +72,18 @@ class FlatModel:
 
     def buffers(self, vector: Tensor) -> Tensor:
         """The part of a vector that holds buffers: all that changes between two steps."""
-        trained = len(self._parameters)
+        trained = len(self.parameters)
         starts = self._layout.starts
         return vector[starts[trained] if trained < len(starts) else vector.numel() :]
+
+    def _cut_buffers(self, part: Tensor) -> list[Tensor]:
+        """The buffers in the part of a vector that holds them."""
+        trained = len(self.parameters)
+        starts, shapes = self._layout.starts[trained:], self._layout.shapes[trained:]
+        return [
+            part[start - starts[0] : start - starts[0] + shape.numel()].view(shape)
+            for start, shape in zip(starts, shapes, strict=True)
+        ]
 
     def views(self, vector: Tensor) -> list[Tensor]:
         """The model's tensors in a vector like its own."""
@@ -81,7 +92,7 @@ class FlatModel:
     def _seen(self, vector: Tensor) -> Iterator[Tensor]:
         """The trained part of a vector, each part as its parameter is: of its type, in its memory format."""
         for (_, parameter), start, shape in zip(
-            self._parameters, self._layout.starts, self._layout.shapes, strict=False
+            self.parameters, self._layout.starts, self._layout.shapes, strict=False
         ):
             flat = vector[start : start + shape.numel()]
             if parameter.is_complex():
@@ -93,29 +104,39 @@ class FlatModel:
 
     def describe(self) -> list[str]:
         """One line per tensor, for nodes to compare: name, shape, dtype, and the order of numbers if it is unusual."""
-        averaged = [*self._parameters, *((buffer.name, buffer.now) for buffer in self.statistics.buffers)]
+        averaged = [*self.parameters, *((buffer.name, buffer.now) for buffer in self.statistics.buffers)]
         lines = []
         for name, tensor in [*averaged, *self.rest.items()]:
             unusual = "" if tensor.is_contiguous() or not _is_dense(tensor) else f" strides {tensor.stride()}"
             lines.append(f"{name} {tuple(tensor.shape)} {tensor.dtype}{unusual}")
         return lines
 
-    def pull(self) -> None:
-        """Bring the vector up to date with the model."""
-        for (_, parameter), view in zip(self._parameters, self._views, strict=True):
-            if self.mirrored:
+    def pull(self, *, parameters_only: bool = False) -> None:
+        """Bring the vector up to date with the model; a step of the optimizer moves no buffer."""
+        for (name, parameter), view in zip(self.parameters, self._views, strict=True):
+            if self.mirrored or parameter.data_ptr() != view.data_ptr():
+                self._check_kind(name, parameter)
                 view.copy_(parameter.detach())
-            elif parameter.data_ptr() != view.data_ptr():
-                # Something gave the tensor other memory (module.to, an assignment to .data): take its value, and it.
-                view.copy_(parameter.detach())
-                parameter.data = view
-        self.statistics.pull(overwritten=self.vector._version != self._written)
-        self._written = self.vector._version
+                if not self.mirrored:
+                    # Something gave the tensor other memory (an assignment to .data): its value is taken, and it.
+                    parameter.data = view
+        if not parameters_only:
+            self.statistics.pull(overwritten=self.vector._version != self._written)
+            self._written = self.vector._version
+
+    def _check_kind(self, name: str, parameter: Tensor) -> None:
+        was, now = self._kinds[name], (parameter.shape, parameter.dtype, parameter.device)
+        if now != was:
+            told = [f"{tuple(shape)} of {dtype} on {device}" for shape, dtype, device in (was, now)]
+            raise RuntimeError(
+                f"parameter {name} was {told[0]} when the loop joined, and is {told[1]} now\n"
+                "  change models before they join: leave the `with`, and join again"
+            )
 
     def push(self) -> None:
         """Bring the model up to date with the vector."""
         if self.mirrored:
-            for (_, parameter), view in zip(self._parameters, self._views, strict=True):
+            for (_, parameter), view in zip(self.parameters, self._views, strict=True):
                 parameter.data.copy_(view)
         # Whatever writes to the vector counts its versions up; steps of the optimizer do not.
         if self.vector._version != self._written:
@@ -129,24 +150,27 @@ class FlatModel:
         no way back. Those of parameters whose ids are in ``absent`` belong to another step.
         """
         g = self._room()
-        pairs = [(parameter, part) for (_, parameter), part in zip(self._parameters, self._parts, strict=True)]
+        pairs = [(parameter, part) for (_, parameter), part in zip(self.parameters, self._parts, strict=True)]
         present = [(p, part) for p, part in pairs if p.grad is not None and id(p) not in absent]
         missing = [part for p, part in pairs if p.grad is None or id(p) in absent]
         torch._foreach_zero_([*missing, self.buffers(g)])
         gradients = [p.grad.detach() for p, _ in present if p.grad is not None]
-        if any(gradient.layout is not torch.strided for gradient in gradients):
-            self._refuse_sparse()
+        if any(p.grad is not None and (p.grad.layout is not torch.strided or p.grad.requires_grad) for p, _ in present):
+            self._refuse_gradients()
         if present:
             torch._foreach_copy_([part for _, part in present], gradients)
-        self._lent.clear()
         if not self.mirrored:
             for parameter, part in present:
                 parameter.grad = part.data
-                self._lent.append(weakref.ref(parameter.grad))
         return g
 
-    def _refuse_sparse(self) -> None:
-        for name, parameter in self._parameters:
+    def _refuse_gradients(self) -> None:
+        for name, parameter in self.parameters:
+            if parameter.grad is not None and parameter.grad.requires_grad:
+                raise TypeError(
+                    f"the gradient of {name} has a graph of its own (create_graph=True), which would be lost\n"
+                    "  this optimizer cannot be joined"
+                )
             if parameter.grad is not None and parameter.grad.layout is not torch.strided:
                 raise TypeError(
                     f"the gradient of {name} is sparse ({parameter.grad.layout}), and models are averaged whole\n"
@@ -155,12 +179,15 @@ class FlatModel:
 
     def _room(self) -> Tensor:
         """The last step's memory again, unless a strategy still has it, or a user who looks at old gradients."""
-        free = self._shown is not None and sys.getrefcount(self._shown) <= 2
-        if self._shown is None or not free or any(lent() is not None for lent in self._lent):
+        # Who looks at old gradients may hold them in any form: a view, a detached tensor, a NumPy array.
+        free = self._shown is not None and sys.getrefcount(self._shown) <= 2 and _tensors_in(self._shown) <= self._held
+        if self._shown is None or not free:
             fresh = torch.zeros_like(self.vector)
             self._parts = list(self._seen(fresh))
             # Other objects for the same memory are given away, so that it is known when nobody has them any more.
             self._shown = fresh.data
+            del fresh
+            self._held = _tensors_in(self._shown)
         return self._shown
 
     def set_gradient(self, g: Tensor | None, *, of_all: bool) -> None:
@@ -169,22 +196,22 @@ class FlatModel:
         ``of_all``: they may come from other nodes as well.
         """
         if g is None:
-            for _, parameter in self._parameters:
+            for _, parameter in self.parameters:
                 parameter.grad = None
         elif self.mirrored or g is not self._shown:
             self._copy_gradient(g, of_all=of_all and g is not self._shown)
 
     def _copy_gradient(self, g: Tensor, *, of_all: bool) -> None:
-        for (_, parameter), part in zip(self._parameters, self._seen(g), strict=True):
+        for (_, parameter), part in zip(self.parameters, self._seen(g), strict=True):
             # A parameter that took no part here may have done so elsewhere: then its gradient is zero, and the same
             # step is taken on all nodes, decay and momentum included. A node's own gradient leaves it out of both.
-            if of_all or parameter.grad is not None or bool(part.count_nonzero()):
+            if parameter.requires_grad and (of_all or parameter.grad is not None or bool(part.count_nonzero())):
                 parameter.grad = part.to(parameter.dtype, copy=True)
 
     def parts_of(self, parameters: list[Tensor], g: Tensor) -> Tensor:
         """The part of a vector that belongs to some of the parameters; nothing, if they do not train."""
         wanted = {id(parameter) for parameter in parameters}
-        pairs = zip(self._parameters, self._layout.views(g), strict=False)
+        pairs = zip(self.parameters, self._layout.views(g), strict=False)
         parts = [part.reshape(-1) for (_, tensor), part in pairs if id(tensor) in wanted]
         return torch.cat(parts) if parts else g.new_zeros(0)
 
@@ -198,19 +225,28 @@ class FlatModel:
     def load(self, model: nn.Module, vector: Tensor) -> None:
         """Write a vector into another copy of the same model."""
         named = dict(model.named_parameters())
-        for (name, _), part in zip(self._parameters, self._seen(vector), strict=True):
+        for (name, _), part in zip(self.parameters, self._seen(vector), strict=True):
+            if name not in named:
+                raise RuntimeError(
+                    f"parameter {name} is no longer part of the model\n  leave the `with`, and join again"
+                )
             named[name].data.copy_(part)
-        self.statistics.load(dict(model.named_buffers()), self._layout.views(vector)[len(self._parameters) :])
+        self.statistics.load(dict(model.named_buffers()), self._layout.views(vector)[len(self.parameters) :])
 
     def release(self) -> None:
         """Give every tensor memory of its own again."""
         if not self.mirrored:
-            for _, parameter in self._parameters:
+            for _, parameter in self.parameters:
                 parameter.data = parameter.data.clone()
 
 
 def _real(tensor: Tensor) -> Tensor:
     return torch.view_as_real(tensor.detach()) if tensor.is_complex() else tensor
+
+
+def _tensors_in(tensor: Tensor) -> int:
+    """How many tensors share this one's memory, itself included."""
+    return int(torch._C._storage_Use_Count(tensor.untyped_storage()._cdata))
 
 
 def _is_dense(tensor: Tensor) -> bool:

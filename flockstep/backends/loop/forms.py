@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from typing import Any
 
 import torch
@@ -15,7 +16,11 @@ def taken_apart(thing: Any, name: str, tensors: dict[str, Tensor]) -> Any:
     if isinstance(thing, Tensor):
         return _tensor(thing, name, tensors)
     if isinstance(thing, dict):
-        return {"dict": [[key, taken_apart(value, f"{name}/{key}", tensors)] for key, value in thing.items()]}
+        return {
+            "counts" if isinstance(thing, Counter) else "dict": [
+                [key, taken_apart(value, f"{name}/{key}", tensors)] for key, value in thing.items()
+            ]
+        }
     if isinstance(thing, list | tuple):
         items = [taken_apart(value, f"{name}/{i}", tensors) for i, value in enumerate(thing)]
         return {"tuple" if isinstance(thing, tuple) else "list": items}
@@ -33,11 +38,12 @@ def put_together(form: dict[str, Any], tensors: dict[str, Tensor]) -> Any:
         return tensors[value]
     if kind == "wrapped":
         return _rewrapped(value, tensors)
-    if kind == "dict":
-        return {key: put_together(item, tensors) for key, item in value}
+    if kind in ("dict", "counts"):
+        items = {key: put_together(item, tensors) for key, item in value}
+        return Counter(items) if kind == "counts" else items
     if kind in ("list", "tuple"):
-        items = [put_together(item, tensors) for item in value]
-        return tuple(items) if kind == "tuple" else items
+        parts = [put_together(item, tensors) for item in value]
+        return tuple(parts) if kind == "tuple" else parts
     return getattr(torch, value) if kind == "dtype" else value
 
 

@@ -169,17 +169,26 @@ class JoinedNode(Guarded):
             with suppress(LostPeer):
                 await self.ask(peer, topic, NOTHING)
 
-    def average_model(self) -> nn.Module:
+    def average_model(self, into: nn.Module | None = None) -> nn.Module:
         """A copy of the model with the average of all living nodes' weights and float buffers, for evaluation.
 
         Asks the others for theirs without stopping them; any node may call it, alone or all together. How far the
-        models lie apart is in ``spread`` then.
+        models lie apart is in ``spread`` then. A model that cannot be copied is written ``into`` another of its kind.
         """
         gathered = self.driver.call(self._gather())
         self.spread = gathered.spread
-        average = copy.deepcopy(self.model)
+        average = self._copy() if into is None else into
         self.flat.load(average, gathered.mean.to(self.params.dtype))
         return average
+
+    def _copy(self) -> nn.Module:
+        try:
+            return copy.deepcopy(self.model)
+        except Exception as error:
+            raise TypeError(
+                f"this model cannot be copied: {error}\n"
+                "  give average_model(into=...) another model of the same kind to write to"
+            ) from error
 
     async def _gather(self) -> snapshots.Gathering:
         self.flat.pull()

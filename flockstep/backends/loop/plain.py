@@ -8,6 +8,13 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+_OFTEN = 64
+
+
+def now_and_then(count: int) -> bool:
+    """Whether it is time for a look that costs something: at 1, 2, 4, 8, ... 64, and then every so often."""
+    return count & (count - 1) == 0 or count % _OFTEN == 0
+
 
 def plain_tensors(tensor: Tensor) -> list[Tensor]:
     """The tensor itself; of one that wraps others (quantised weights, for one), those, in a fixed order."""

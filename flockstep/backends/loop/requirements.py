@@ -5,6 +5,7 @@ Whatever cannot be trained right is refused at the door, in one sentence that sa
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -164,12 +165,17 @@ def check_weights_of_its_own(optimizers: Sequence[torch.optim.Optimizer], strate
             )
 
 
+joined: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+"""Models of loops that are joined now."""
+
+
 def refuse_ddp(module: nn.Module, arguments: Any) -> None:
     """Before every forward pass: RuntimeError if a DistributedDataParallel is around the model after all.
 
     A Trainer that finds torchrun's variables wraps the model it was given when training begins.
     """
-    if DistributedDataParallel._active_ddp_module is not None:
+    # A copy of a joined model carries this hook, and is free to do as it likes.
+    if DistributedDataParallel._active_ddp_module is not None and module in joined:
         raise RuntimeError(
             "this model runs inside DistributedDataParallel, which averages gradients at every step beneath the "
             "strategy\n  keep whoever wrapped it (a Trainer under torchrun, accelerate) from doing so"

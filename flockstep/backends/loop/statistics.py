@@ -11,13 +11,14 @@ finite at the door are the node's own. A value that a bad batch made not finite 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from flockstep.backends.loop.plain import write
+from flockstep.backends.loop.plain import now_and_then, write
 from flockstep.vector import is_finite
 
 
@@ -44,39 +45,32 @@ class Buffer:
         return tensor
 
 
+@dataclass(eq=False)
 class _Averaged(Buffer):
     """One that is part of the vector."""
 
-    base: Tensor
-    """What it was at the door, on all nodes."""
-    slot: Tensor
-    """Its place in the vector."""
-    seen: Tensor | None = None
-    """What the slot held when the model was last looked at, if the buffer has ever moved here."""
+    awake: bool = False
+    """Whether it has ever moved here."""
     mark: tuple[int, int] = (0, 0)
 
-    def has_moved(self, now: Tensor, *, closely: bool) -> bool:
+    @property
+    def numbers(self) -> Tensor:
+        """The tensor that is there now, as real numbers, past torch's count of versions: nobody moves it but us."""
+        return _real(self.now.data)
+
+    def has_moved(self, base: Tensor, *, closely: bool) -> bool:
         """Whether somebody here has changed it, as far as can be told without waiting for a GPU at every step."""
         # Batch norm's kernels do not count versions up; others hardly ever fail to.
-        if isinstance(self.module, _NormBase) or self.mark != _mark(now):
+        if _is_norm(self.module) or self.mark != _mark(self.now):
             return True
-        return closely and not torch.equal(now, self.base)
-
-    def change(self, now: Tensor) -> Tensor:
-        """How far it has moved since the door."""
-        return (_real(now) - _real(self.base)).to(self.slot.dtype)
-
-    def take(self, into: Tensor, slot: Tensor) -> None:
-        """Write what a slot says into a buffer like this one: only where it says something new, so that a number
-        which nobody has changed stays what it was to the bit, or where the buffer holds no number."""
-        # Past the count of versions: nobody has moved it but us.
-        real = _real(into.data)
-        new = (_real(self.base) + slot).to(real.dtype)
-        real.copy_(torch.where((slot != self.seen) | ~real.isfinite(), new, real))
+        return closely and not torch.equal(self.numbers.to(base.dtype), base)
 
 
 class Statistics:
-    """The float buffers of a model, and the part of its vector that stands for them."""
+    """The float buffers of a model, and the part of its vector that stands for them.
+
+    A net may have hundreds of small ones: what is done at every step is done to all of them at once.
+    """
 
     def __init__(self, model: nn.Module) -> None:
         self.buffers: list[_Averaged] = []
@@ -93,6 +87,8 @@ class Statistics:
                 if tensor is not None and id(tensor) not in seen:
                     seen.add(id(tensor))
                     self._sort(f"{prefix}.{key}" if prefix else key, module, key, tensor)
+        # What is sure to move lies first: large constants behind it are then seldom looked at.
+        self.buffers.sort(key=lambda buffer: not _is_norm(buffer.module))
 
     def _sort(self, name: str, module: nn.Module, key: str, tensor: Tensor) -> None:
         place = (name, module, key, tensor.shape, tensor.dtype)
@@ -104,62 +100,91 @@ class Statistics:
             self.constants.append(Buffer(*place))
         self.others.append(Buffer(*place))
 
-    @property
-    def bases(self) -> list[Tensor]:
-        """What buffers were at the door."""
-        return [buffer.base for buffer in self.buffers]
-
-    def lie_in(self, slots: list[Tensor]) -> None:
-        """These parts of the vector, which are zero, stand for the buffers as they are now."""
-        for buffer, slot in zip(self.buffers, slots, strict=True):
-            buffer.base, buffer.slot, buffer.mark = buffer.now.detach().clone(), slot, _mark(buffer.now)
+    def lie_in(self, part: Tensor, cut: Callable[[Tensor], list[Tensor]]) -> None:
+        """This part of the vector, which is zero, stands for the buffers as they are now; ``cut`` finds each in it."""
+        self._part, self._cut = part, cut
+        self._base, self._seen, self._now = torch.zeros_like(part), torch.zeros_like(part), torch.zeros_like(part)
+        self._slots, self.bases, self._room = cut(part), cut(self._base), cut(self._now)
+        """Of each buffer: its place in the vector, what it was at the door, and room for what it is."""
+        first = int(part.storage_offset())
+        self._ends = [int(slot.storage_offset()) - first + slot.numel() for slot in self._slots]
+        for buffer, base in zip(self.buffers, self.bases, strict=True):
+            base.copy_(buffer.numbers)
+            buffer.mark = _mark(buffer.now)
 
     def settle(self) -> None:
         """Other bases and slots were taken over: buffers become what these say."""
-        for buffer in self.buffers:
-            now, base = buffer.now, _real(buffer.base)
-            moved = (base + buffer.slot).to(base.dtype)
-            write(_real(now.data), torch.where(buffer.slot == 0, base, moved))
-            buffer.mark = _mark(now)
-            buffer.seen = buffer.slot.clone() if bool(buffer.slot.any()) else None
+        for buffer, base, slot in zip(self.buffers, self.bases, self._slots, strict=True):
+            write(buffer.numbers, torch.where(slot == 0, base, base + slot).to(buffer.numbers.dtype))
+            buffer.mark, buffer.awake = _mark(buffer.now), bool(slot.any())
+        self._seen.copy_(self._part)
+
+    def look_closely(self) -> None:
+        """Let the next pull miss nothing."""
+        self._pulls = 0
 
     def pull(self, *, overwritten: bool) -> None:
         """Bring slots up to date with buffers; ``overwritten``: somebody has written to the vector since."""
-        # Each time in a hundred steps would be too often for a large constant, and once too seldom: at 1, 2, 4, 8 ...
+        # At every step would be too often for a large constant.
         self._pulls += 1
-        closely = self._pulls & (self._pulls - 1) == 0
-        for buffer in self.buffers:
-            now = buffer.now
-            if buffer.seen is not None or buffer.has_moved(now, closely=closely):
-                buffer.seen = self._finite(buffer, now, buffer.change(now))
-                buffer.slot.copy_(buffer.seen)
-            elif overwritten:
-                buffer.slot.zero_()
+        closely = now_and_then(self._pulls)
+        for buffer, base, slot in zip(self.buffers, self.bases, self._slots, strict=True):
+            buffer.awake = buffer.awake or buffer.has_moved(base, closely=closely)
+            if overwritten and not buffer.awake:
+                slot.zero_()
+        awake, end = self._awake()
+        if awake:
+            slots = [self._slots[i] for i in awake]
+            torch._foreach_copy_(slots, [self.buffers[i].numbers for i in awake])
+            torch._foreach_sub_(slots, [self.bases[i] for i in awake])
+            self._put_back_what_is_not_finite(awake, end)
+            self._seen[:end].copy_(self._part[:end])
 
-    def _finite(self, buffer: _Averaged, now: Tensor, change: Tensor) -> Tensor:
-        """The change, where it is finite; elsewhere what it was before, and the buffer is put back."""
-        if now.device.type == "cpu" and is_finite(change):
-            return change
-        fine = change.isfinite()
-        change = torch.where(fine, change, buffer.slot)
-        if now.device.type == "cpu":
-            self.mended += 1
-            real = _real(now.data)
-            real.copy_(torch.where(fine, real, (_real(buffer.base) + change).to(real.dtype)))
-        return change
+    def _put_back_what_is_not_finite(self, awake: list[int], end: int) -> None:
+        if self._part.device.type != "cpu":
+            # Nobody looks: the buffer itself is put back when the vector is written to.
+            self._part[:end].copy_(torch.where(self._part[:end].isfinite(), self._part[:end], self._seen[:end]))
+            return
+        before = self._cut(self._seen)
+        for i in awake:
+            if not is_finite(self._slots[i]):
+                self.mended += 1
+                fine, numbers = self._slots[i].isfinite(), self.buffers[i].numbers
+                self._slots[i].copy_(torch.where(fine, self._slots[i], before[i]))
+                numbers.copy_(torch.where(fine, numbers, (self.bases[i] + before[i]).to(numbers.dtype)))
 
     def push(self) -> None:
-        """Bring buffers that move up to date with their slots."""
-        for buffer in self.buffers:
-            if buffer.seen is not None:
-                buffer.take(buffer.now, buffer.slot)
-                buffer.seen = buffer.slot.clone()
+        """Bring buffers that move up to date with their slots.
+
+        Only where these say something new, so that a number which nobody has changed stays what it was to the bit, or
+        where a buffer holds no number.
+        """
+        awake, end = self._awake()
+        if awake:
+            numbers = [self.buffers[i].numbers for i in awake]
+            torch._foreach_copy_([self._room[i] for i in awake], numbers)
+            part, now = self._part[:end], self._now[:end]
+            now.copy_(torch.where((part != self._seen[:end]) | ~now.isfinite(), self._base[:end] + part, now))
+            torch._foreach_copy_(numbers, [self._room[i] for i in awake])
+            self._seen[:end].copy_(part)
 
     def load(self, named: dict[str, Tensor], slots: list[Tensor]) -> None:
         """Write other slots into the buffers of a copy of the model."""
-        for buffer, slot in zip(self.buffers, slots, strict=True):
-            if buffer.seen is not None:
-                buffer.take(named[buffer.name], slot)
+        for buffer, base, slot, seen in zip(self.buffers, self.bases, slots, self._cut(self._seen), strict=True):
+            if buffer.awake:
+                numbers = _real(named[buffer.name].data)
+                new = (base + slot).to(numbers.dtype)
+                numbers.copy_(torch.where((slot != seen) | ~numbers.isfinite(), new, numbers))
+
+    def _awake(self) -> tuple[list[int], int]:
+        """Which buffers move, and where the last of them ends."""
+        awake = [i for i, buffer in enumerate(self.buffers) if buffer.awake]
+        # Slots lie in their order.
+        return awake, self._ends[awake[-1]] if awake else 0
+
+
+def _is_norm(module: nn.Module) -> bool:
+    return isinstance(module, _NormBase)
 
 
 def _mark(tensor: Tensor) -> tuple[int, int]:

@@ -7,18 +7,19 @@ at them has nothing to look at yet: it is refused, and one whose nodes step with
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
+import torch._dynamo
 from torch import Tensor
 from torch.amp import GradScaler
 
 from flockstep.backends.loop.node import JoinedNode
 from flockstep.backends.loop.optimizers import told
 from flockstep.backends.loop.scaler import is_unscaled, watching
+from flockstep.backends.loop.strangers import refused, steps_under_way
 from flockstep.vector import is_finite
 
 Marks = tuple[tuple[int, int] | None, ...]
@@ -48,10 +49,13 @@ class Stepping:
     @contextmanager
     def hooked(self) -> Iterator[None]:
         """Inside, every step of the optimizers is (part of) a step of the strategy."""
+        # Whoever compiles an optimizer's step compiles what is around it, and not this.
+        aside: Any = torch._dynamo.disable
         with ExitStack() as stack:
+            stack.enter_context(refused(self._optimizers, self._node.flat.parameters))
             for which, optimizer in enumerate(self._optimizers):
-                stack.callback(optimizer.register_step_pre_hook(self._before_hook(which)).remove)
-                stack.callback(optimizer.register_step_post_hook(self._after_hook(which)).remove)
+                stack.callback(optimizer.register_step_pre_hook(aside(self._before_hook(which))).remove)
+                stack.callback(optimizer.register_step_post_hook(aside(self._after_hook(which))).remove)
                 stack.enter_context(watching(optimizer, self._scaled(which)))
             yield
             if self._begun:
@@ -125,12 +129,14 @@ class Stepping:
         if self._node.driver.steps and getattr(optimizer, "found_inf", None) is not None:
             # A scaler told it to do nothing. Now it has a gradient that is finite: perhaps of other nodes.
             optimizer.found_inf = torch.zeros_like(optimizer.found_inf)
-        self._marks = {other: _marks(self._parameters(other)) for other in range(len(self._optimizers))}
+        if len(self._optimizers) > 1:
+            self._marks = {other: _marks(self._parameters(other)) for other in range(len(self._optimizers))}
         self._node.start_computing()
 
     def _after(self, which: int) -> None:
         self._stepped.add(which)
-        self._marks[which] = _marks(self._parameters(which))
+        if len(self._optimizers) > 1:
+            self._marks[which] = _marks(self._parameters(which))
         if len(self._stepped) < len(self._optimizers):
             return
         self._stepped.clear()
@@ -213,19 +219,7 @@ def _is_inherited(optimizer: torch.optim.Optimizer) -> bool:
     """Whether this step was called by another of the same optimizer, as ``super().step()`` is: torch hooks both."""
     if "step" not in vars(type(optimizer)):
         return False
-    frame, found = sys._getframe(), 0
-    while frame.f_back is not None:
-        frame = frame.f_back
-        found += frame.f_code is _HOOKS and frame.f_locals.get("self") is optimizer
-    return found > 1
-
-
-_HOOKS = next(
-    code
-    for code in torch.optim.Optimizer.profile_hook_step.__code__.co_consts
-    if getattr(code, "co_name", "") == "wrapper"
-)
-"""The code that torch runs around every step."""
+    return sum(other is optimizer for other in steps_under_way()) > 1
 
 
 def _marks(parameters: Sequence[Tensor]) -> Marks:

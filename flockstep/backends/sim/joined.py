@@ -55,12 +55,19 @@ class SimPlace:
     def __init__(self, node: SimJoinedNode, seed: int) -> None:
         self.rank, self.size, self.seed, self._node = node.rank, node.size, seed, node
         self.last: JoinedNode | None = None
+        self._inside = False
 
     def seat(
         self, model: nn.Module, optimizer: torch.optim.Optimizer, flat: FlatModel, *, one_sided: bool, strategy: str
     ) -> JoinedNode:
         """The node, with this model."""
         node = self._node
+        if self._inside:
+            raise NotImplementedError(
+                "a join inside another one cannot be simulated: a virtual node trains one model at a time\n"
+                "  put both into one module and join that, or use real nodes"
+            )
+        self._inside = True
         node.model, node.optimizer, node.flat, node.params = model, optimizer, flat, flat.vector
         node.driver = Driver(flat, switch_to_kernel, alone=node.size == 1)
         node.channels.start_anew()
@@ -81,13 +88,34 @@ class SimPlace:
         else:
             node.driver.call(node.exchange([NOTHING] * node.size, "leave"))
 
+        self._inside = False
+
     def fail(self, node: JoinedNode, error: BaseException) -> None:
-        """Nothing to do: the kernel ends the run for everybody."""
+        """Nobody need be told: the kernel ends the run for everybody, unless all have been refused alike."""
+        self._inside = False
 
 
 def switch_to_kernel(begin: Any) -> Any:
     """Wait, as a virtual node: the kernel goes on with others and comes back with what was waited for."""
-    return getcurrent().parent.switch(begin)
+    if torch._C._current_graph_task_id() != -1:
+        raise RuntimeError(
+            "a step inside of backward() (a hook on gradients) cannot be taken on virtual nodes: all share one thread, "
+            "and its backward pass\n  call step() after backward(), or use real nodes"
+        )
+    if torch.is_inference_mode_enabled():
+        raise RuntimeError(
+            "virtual nodes share one thread, and cannot wait inside of torch.inference_mode()\n"
+            "  call this outside of it, or under no_grad()"
+        )
+    # Others must not find it on.
+    autocast = [device for device in ("cpu", "cuda") if torch.is_autocast_enabled(device)]
+    for device in autocast:
+        torch.set_autocast_enabled(device, False)
+    try:
+        return getcurrent().parent.switch(begin)
+    finally:
+        for device in autocast:
+            torch.set_autocast_enabled(device, True)
 
 
 class Fiber:

@@ -6,7 +6,8 @@ from flockstep.testing.zoo.models import MODELS
 from flockstep.testing.zoo.optimizers import OPTIMIZERS
 from flockstep.testing.zoo.precision import PRECISION
 from flockstep.testing.zoo.situation import Setting, Situation
+from flockstep.testing.zoo.turns import TURNS
 
-SITUATIONS: tuple[Situation, ...] = (*MODELS, *BUFFERS, *OPTIMIZERS, *PRECISION, *LATER)
+SITUATIONS: tuple[Situation, ...] = (*MODELS, *BUFFERS, *OPTIMIZERS, *TURNS, *PRECISION, *LATER)
 
 __all__ = ["SITUATIONS", "Setting", "Situation"]

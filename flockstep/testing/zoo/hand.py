@@ -116,7 +116,8 @@ class ByHand:
         own = g is self._given
         for parameter, absent, part in zip(self._parameters, self._absent, self.tensors(g), strict=False):
             alone = own or (self._size == 1 and not bool(part.any()))
-            parameter.grad = None if absent and alone else _like(part, parameter)
+            still = not parameter.requires_grad
+            parameter.grad = None if still or (absent and alone) else _like(part, parameter)
         self._situation.update(self.setting, self._k, self._rank)
         x.copy_(self._read())
 

@@ -86,6 +86,30 @@ def _evaluates(made: Setting, k: int, rank: int) -> None:
     made.model.train()
 
 
+def _makes_another(made: Setting, k: int, rank: int) -> None:
+    """A new optimizer in the middle of the loop."""
+    if k == 2:
+        made.optimizers[0] = torch.optim.SGD(made.model.parameters(), lr=0.01)
+    loop(made, k, rank)
+
+
+def _casts(made: Setting, k: int, rank: int) -> None:
+    if k == 2:
+        made.model.float()
+    made.optimizers[0].zero_grad()
+    fit(made.model, k, rank).backward()  # type: ignore[no-untyped-call]
+    made.optimizers[0].step()
+
+
+def _replaces(made: Setting, k: int, rank: int) -> None:
+    """New parameters of the same names."""
+    if k == 1:
+        made.model.load_state_dict(
+            {name: value.clone() for name, value in made.model.state_dict().items()}, assign=True
+        )
+    loop(made, k, rank)
+
+
 class _Measures(nn.Module):
     """Keeps a number, which becomes several."""
 
@@ -120,6 +144,16 @@ LATER = (
         _student_and_teacher,
         _follows,
         refused="does not train (requires_grad=False) and has changed since the loop joined",
+    ),
+    Situation("an optimizer made later", lambda: setting(small()), _makes_another, refused="was not joined, and steps"),
+    Situation(
+        "another dtype", lambda: setting(small()), _casts, refused="change models before they join: leave the `with`"
+    ),
+    Situation(
+        "parameters put in place of others",
+        lambda: setting(small()),
+        _replaces,
+        refused="is no longer part of the model",
     ),
     Situation("an average kept beside the model", _averaged_copy, _updates_the_copy),
     Situation("other memory", lambda: setting(small()), _moves),

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import warnings
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from flockstep.strategy import steps_with_own_gradients, takes_equal_steps
-from flockstep.testing.zoo.situation import Setting, Situation, backward, batch, setting, sgd, small
+from flockstep.strategy import takes_equal_steps
+from flockstep.testing.zoo.situation import Setting, Situation, backward, setting, sgd, small
 
 
 def _adamw(**options: Any) -> Setting:
@@ -57,55 +58,6 @@ def _either_order(made: Setting, k: int, rank: int) -> None:
     _backwards(made, k, rank)
 
 
-class _Pair(nn.Module):
-    """Two nets that are trained against each other."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.makes, self.judges = small(nn.Linear(6, 6)), nn.Linear(1, 1).double()
-
-    def judged(self, k: int, rank: int) -> Tensor:
-        x = batch(k, rank, 8, 4)
-        made = self.makes(x).detach()
-        apart = self.judges(made) - self.judges(x.sum(1, keepdim=True))
-        out: Tensor = apart.square().mean() + self.judges(made).mean()
-        return out
-
-    def fooled(self, k: int, rank: int) -> Tensor:
-        out: Tensor = -self.judges(self.makes(batch(k, rank, 8, 4))).mean()
-        return out
-
-
-def _pair() -> Setting:
-    model = _Pair()
-    return setting(model, [sgd(model.judges), torch.optim.AdamW(model.makes.parameters(), lr=0.05)])
-
-
-def _first_turn(made: Setting, k: int, rank: int) -> None:
-    made.optimizers[0].zero_grad()
-    for parameter in made.model.makes.parameters():  # type: ignore[union-attr]
-        parameter.grad = None
-    made.model.judged(k, rank).backward()  # type: ignore[operator]
-
-
-def _turns(made: Setting, k: int, rank: int) -> None:
-    made.optimizers[0].step()
-    made.optimizers[1].zero_grad()
-    made.model.fooled(k, rank).backward()  # type: ignore[operator]
-    made.optimizers[1].step()
-
-
-def _a_pair_takes_turns(made: Setting, k: int, rank: int) -> None:
-    made.optimizers[0].zero_grad()
-    made.model.judged(k, rank).backward()  # type: ignore[operator]
-    _turns(made, k, rank)
-
-
-def _unless_own(strategy: object, nodes: int) -> str:
-    sentence = "were computed after another optimizer had stepped, and this strategy works on the gradients of all"
-    return "" if steps_with_own_gradients(strategy) else sentence
-
-
 def _uneven_turns(made: Setting, k: int, rank: int) -> None:
     backward(made, k, rank)
     made.optimizers[0].step()
@@ -151,6 +103,37 @@ class _Inherits(torch.optim.SGD):
 def _twice() -> Setting:
     model = small()
     return setting(model, _Twice(model.parameters(), lr=0.05))
+
+
+class _Remembers(torch.optim.Optimizer):
+    """Keeps the last gradient as it was given, and steps along the difference to this one, too."""
+
+    def __init__(self, parameters: Any, lr: float) -> None:
+        super().__init__(parameters, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """Forward, and a little of what has changed."""
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    before = self.state[p].get("before", p.grad)
+                    p.sub_(p.grad + 0.5 * (p.grad - before), alpha=group["lr"])
+                    self.state[p]["before"] = p.grad.detach()
+
+
+def _remembers() -> Setting:
+    model = small()
+    return setting(model, _Remembers(model.parameters(), lr=0.05))
+
+
+def _graphs(made: Setting, k: int, rank: int) -> None:
+    made.optimizers[0].zero_grad()
+    with warnings.catch_warnings():
+        # torch warns of the memory that this takes.
+        warnings.simplefilter("ignore")
+        made.loss(made.model, k, rank).backward(create_graph=True)  # type: ignore[no-untyped-call]
+    made.optimizers[0].step()
 
 
 def _inherits() -> Setting:
@@ -215,14 +198,6 @@ OPTIMIZERS = (
         refused="give all optimizers: fs.join(model, [muon, adamw], strategy)",
     ),
     Situation(
-        "two optimizers that take turns",
-        _pair,
-        loop=_a_pair_takes_turns,
-        backward=_first_turn,
-        update=_turns,
-        refused=_unless_own,
-    ),
-    Situation(
         "two optimizers, one of which steps twice",
         _muon_and_adamw,
         loop=_uneven_turns,
@@ -232,6 +207,13 @@ OPTIMIZERS = (
     Situation("LBFGS", _lbfgs, refused="LBFGS calls its closure many times a step"),
     Situation("a closure that is called twice", _twice, loop=_with_closure, refused="more than once a step"),
     Situation("an optimizer that calls its parent's step", _inherits),
+    Situation("an optimizer that keeps gradients", _remembers),
+    Situation(
+        "gradients with a graph",
+        lambda: setting(small()),
+        loop=_graphs,
+        refused="has a graph of its own (create_graph=",
+    ),
     Situation("weights of its own for evaluation", _schedule_free, refused=_unless_equal),
     Situation("gradients clipped by the user", _adamw, loop=_clips_and_steps, backward=_clipped_by_the_user),
     Situation("accumulated gradients", _adamw, loop=_accumulates_and_steps, backward=_accumulated),
