@@ -30,7 +30,8 @@ def test_real_nodes_learn_topics(on, nodes, bits):
     trace = fs.launch(DPSVI(bits=bits), workload, nodes=nodes, steps=fs.Budget(steps=100), on=on, record_every=20)
     assert sum(node.steps for node in trace.nodes) >= 100
     assert workload.loss(trace.models[0]) < 0.65 * workload.loss(workload.start())
-    assert (trace.nodes[0].counts.get("pushes", 0) > 0) == (nodes > 1)
+    # On a busy machine the first may have spent the budget before another has begun.
+    assert (trace.nodes[0].counts.get("pushes", 0) > 0) == any(node.steps for node in trace.nodes[1:])
 
 
 @pytest.mark.slow

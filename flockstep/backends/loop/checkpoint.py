@@ -157,6 +157,7 @@ def _restore(node: JoinedNode, path: Path, *, exactly: bool) -> None:
     if exactly:
         for i, buffer in enumerate(node.flat.statistics.buffers):
             buffer.now.data.copy_(tensors[f"buffer/{i}"])
+        node.flat.statistics.remember()
     node.optimizer.load_state_dict(forms.put_together(plain["optimizer"], tensors))
     for i, thing in enumerate(node.also):
         thing.load_state_dict(forms.put_together(plain["also"][i], tensors))

@@ -103,14 +103,15 @@ class Statistics:
     def lie_in(self, part: Tensor, cut: Callable[[Tensor], list[Tensor]]) -> None:
         """This part of the vector, which is zero, stands for the buffers as they are now; ``cut`` finds each in it."""
         self._part, self._cut = part, cut
-        self._base, self._seen, self._now = torch.zeros_like(part), torch.zeros_like(part), torch.zeros_like(part)
+        self._base, self._seen, self._now, self._fresh = (torch.zeros_like(part) for _ in range(4))
         self._slots, self.bases, self._room = cut(part), cut(self._base), cut(self._now)
-        """Of each buffer: its place in the vector, what it was at the door, and room for what it is."""
+        """Of each buffer: its place in the vector, what it was at the door, and what it was when last seen."""
         first = int(part.storage_offset())
         self._ends = [int(slot.storage_offset()) - first + slot.numel() for slot in self._slots]
         for buffer, base in zip(self.buffers, self.bases, strict=True):
             base.copy_(buffer.numbers)
             buffer.mark = _mark(buffer.now)
+        self.remember()
 
     def settle(self) -> None:
         """Other bases and slots were taken over: buffers become what these say."""
@@ -118,6 +119,13 @@ class Statistics:
             write(buffer.numbers, torch.where(slot == 0, base, base + slot).to(buffer.numbers.dtype))
             buffer.mark, buffer.awake = _mark(buffer.now), bool(slot.any())
         self._seen.copy_(self._part)
+        self.remember()
+
+    def remember(self) -> None:
+        """Buffers are what slots say, whatever rounding says of it."""
+        for buffer, room in zip(self.buffers, self._room, strict=True):
+            room.copy_(buffer.numbers)
+        self._fresh.copy_(self._now)
 
     def look_closely(self) -> None:
         """Let the next pull miss nothing."""
@@ -134,9 +142,12 @@ class Statistics:
                 slot.zero_()
         awake, end = self._awake()
         if awake:
-            slots = [self._slots[i] for i in awake]
-            torch._foreach_copy_(slots, [self.buffers[i].numbers for i in awake])
-            torch._foreach_sub_(slots, [self.bases[i] for i in awake])
+            fresh = self._cut(self._fresh)
+            torch._foreach_copy_([fresh[i] for i in awake], [self.buffers[i].numbers for i in awake])
+            part, now, new = self._part[:end], self._now[:end], self._fresh[:end]
+            # A number that nobody has touched since it was written keeps its slot, to the bit: it may be on its way.
+            part.copy_(torch.where(new != now, new - self._base[:end], part))
+            now.copy_(new)
             self._put_back_what_is_not_finite(awake, end)
             self._seen[:end].copy_(self._part[:end])
 
@@ -152,6 +163,7 @@ class Statistics:
                 fine, numbers = self._slots[i].isfinite(), self.buffers[i].numbers
                 self._slots[i].copy_(torch.where(fine, self._slots[i], before[i]))
                 numbers.copy_(torch.where(fine, numbers, (self.bases[i] + before[i]).to(numbers.dtype)))
+                self._room[i].copy_(numbers)
 
     def push(self) -> None:
         """Bring buffers that move up to date with their slots.
