@@ -169,3 +169,19 @@ def test_adamw_decays_on_all_nodes_or_on_none():
 
     results = fs.simulate(body, nodes=2).results
     assert_same(results[0], results[1])
+
+
+def test_a_new_gradient_at_an_old_address_is_new():
+    """Python gives addresses again: a gradient that was stepped with is known by itself, not by where it lay."""
+    from flockstep.backends.loop.stepping import _marks, _same
+
+    parameter = nn.Parameter(torch.zeros(3))
+    parameter.grad = torch.ones(3)
+    marks = _marks([parameter])
+    assert _same(marks, [parameter])
+    parameter.grad = None
+    assert not _same(marks, [parameter])
+    parameter.grad = torch.ones(3)
+    assert not _same(marks, [parameter])
+    parameter.grad.add_(1)
+    assert not _same(_marks([parameter])[:0], [parameter])

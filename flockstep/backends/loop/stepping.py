@@ -7,6 +7,7 @@ at them has nothing to look at yet: it is refused, and one whose nodes step with
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -22,7 +23,7 @@ from flockstep.backends.loop.scaler import is_unscaled, watching
 from flockstep.backends.loop.strangers import refused, steps_under_way
 from flockstep.vector import is_finite
 
-Marks = tuple[tuple[int, int] | None, ...]
+Marks = tuple[tuple[weakref.ref[Tensor], int] | None, ...]
 
 
 class Stepping:
@@ -149,13 +150,13 @@ class Stepping:
 
     def _stale(self, *, but: int) -> frozenset[int]:
         """Parameters of other optimizers whose gradients have been stepped with already, and are not new."""
-        old = [w for w in self._marks if w != but and self._marks[w] == _marks(self._parameters(w))]
+        old = [w for w in self._marks if w != but and _same(self._marks[w], self._parameters(w))]
         return frozenset(id(parameter) for w in old for parameter in self._parameters(w))
 
     def _take_turn(self, which: int) -> None:
         """A further optimizer's step: with what the strategy made of its gradients, unless they are new."""
         parameters = self._parameters(which)
-        if _marks(parameters) == self._marks[which]:
+        if _same(self._marks[which], parameters):
             return
         name = told(self._optimizers, which)
         if not self._own_gradients:
@@ -223,5 +224,18 @@ def _is_inherited(optimizer: torch.optim.Optimizer) -> bool:
 
 
 def _marks(parameters: Sequence[Tensor]) -> Marks:
-    """Enough of gradients to tell whether they are others than before."""
-    return tuple(None if p.grad is None else (id(p.grad), p.grad._version) for p in parameters)
+    """Enough of gradients to tell whether they are others than before; by reference, since addresses are used again."""
+    return tuple(None if p.grad is None else (weakref.ref(p.grad), p.grad._version) for p in parameters)
+
+
+def _same(marks: Marks, parameters: Sequence[Tensor]) -> bool:
+    """Whether gradients are those that were marked."""
+    if len(marks) != len(parameters):
+        return False
+    for mark, parameter in zip(marks, parameters, strict=True):
+        if mark is None or parameter.grad is None:
+            if mark is not None or parameter.grad is not None:
+                return False
+        elif mark[0]() is not parameter.grad or mark[1] != parameter.grad._version:
+            return False
+    return True
