@@ -80,14 +80,15 @@ def test_on_virtual_nodes(name):
 
 
 @pytest.mark.slow
-def test_on_threads():
-    check_loop(STRATEGIES, nodes=(2,), run=partial(fs.launch, on="threads"))
+@pytest.mark.parametrize("name", NAMED)
+def test_on_threads(name):
+    check_loop(NAMED[name], nodes=(2,), run=partial(fs.launch, on="threads"))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", range(3))
-def test_on_processes(part):
-    check_loop(STRATEGIES, situations=SITUATIONS[part::3], nodes=(2,), run=partial(fs.launch, on="processes"))
+@pytest.mark.parametrize("name", NAMED)
+def test_on_processes(name):
+    check_loop(NAMED[name], nodes=(2,), run=partial(fs.launch, on="processes"))
 
 
 def test_a_situation_that_trains_wrong_is_found():

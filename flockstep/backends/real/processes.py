@@ -35,7 +35,7 @@ class _Channel:
 
     def __init__(self, name: str, connect: Callable[[], Any]) -> None:
         self._name, self._connect = name, connect
-        self._jobs: SimpleQueue[tuple[Future[Any], Callable[[Any, bool], Any], Moment]] = SimpleQueue()
+        self._jobs: SimpleQueue[tuple[Future[Any], Callable[[Any, bool], Any], Moment] | None] = SimpleQueue()
         threading.Thread(target=self._run, name=f"channel {name}", daemon=True).start()
 
     def begin(self, job: Callable[[Any, bool], Any], moment: Moment) -> Future[Any]:
@@ -44,11 +44,18 @@ class _Channel:
         self._jobs.put((future, job, moment))
         return future
 
+    def close(self) -> None:
+        """No more will be queued: the thread ends, and its group with it. A script may join many times."""
+        self._jobs.put(None)
+
     def _run(self) -> None:
         group: Any = None
         streams: Streams = {}
         while True:
-            future, job, moment = self._jobs.get()
+            asked = self._jobs.get()
+            if asked is None:
+                return
+            future, job, moment = asked
             try:
                 first = group is None
                 group = self._connect() if first else group
@@ -143,6 +150,8 @@ class ProcessFabric(MailFabric):
         deadline = time.monotonic() + self.timeout
         while self._rank == 0 and self._store.add("closed", 0) < self._size and time.monotonic() < deadline:
             time.sleep(0.02)
+        for channel in self._channels.values():
+            channel.close()
         super().close()
 
     def _lost(self, dead: list[int], where: str) -> LostPeer:
