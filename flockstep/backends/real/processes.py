@@ -36,17 +36,26 @@ class _Channel:
     def __init__(self, name: str, connect: Callable[[], Any]) -> None:
         self._name, self._connect = name, connect
         self._jobs: SimpleQueue[tuple[Future[Any], Callable[[Any, bool], Any], Moment] | None] = SimpleQueue()
-        threading.Thread(target=self._run, name=f"channel {name}", daemon=True).start()
+        self._begun = self._done = 0
+        self._thread = threading.Thread(target=self._run, name=f"channel {name}", daemon=True)
+        self._thread.start()
 
     def begin(self, job: Callable[[Any, bool], Any], moment: Moment) -> Future[Any]:
         """Queue a collective: ``job(group, first)``, once its data is there."""
         future: Future[Any] = Future()
+        self._begun += 1
         self._jobs.put((future, job, moment))
         return future
 
     def close(self) -> None:
-        """No more will be queued: the thread ends, and its group with it. A script may join many times."""
-        self._jobs.put(None)
+        """End the thread, and the group with it: a script may join many times.
+
+        A thread in a collective that others have left stays as it is. Waiting for it would take as long as its
+        timeout, and a group that ends while the interpreter does takes the process down.
+        """
+        if self._done == self._begun:
+            self._jobs.put(None)
+            self._thread.join()
 
     def _run(self) -> None:
         group: Any = None
@@ -56,18 +65,20 @@ class _Channel:
             if asked is None:
                 return
             future, job, moment = asked
+            result: Any = None
+            failed: FlockstepError | None = None
             try:
                 first = group is None
                 group = self._connect() if first else group
                 with moment.aside(streams):
                     result = job(group, first)
             except FlockstepError as error:
-                _settle(future, error=error)
+                failed = error
             except Exception as error:
                 reason = str(error).splitlines()[0]
-                _settle(future, error=LostPeer(f"a peer was lost on channel {self._name!r}: {reason}"))
-            else:
-                _settle(future, result)
+                failed = LostPeer(f"a peer was lost on channel {self._name!r}: {reason}")
+            self._done += 1
+            _settle(future, result, failed)
 
 
 class ProcessFabric(MailFabric):
