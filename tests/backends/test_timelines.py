@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from one_of_each import one_of_each
 from torch import nn
 
 import flockstep as fs
@@ -22,34 +23,11 @@ HARDWARE = {
     "compute": fs.Compute(step="5 ms", spread=0.4, stragglers={0: 3.0}),
 }
 STRATEGIES = [
-    fs.DataParallel(),
+    *one_of_each(period=3),
     fs.DataParallel(average=fs.PowerSGD(rank=1)),
-    fs.LocalSGD(period=3),
     fs.LocalSGD(period=3, average=fs.Coded(codec=fs.Cast())),
     fs.LocalSGD(period=3, average=fs.Mixed(topology=fs.Ring(), codec=fs.Raw())),
-    fs.CELGC(period=3, gamma=1.0),
-    fs.CELGCUpdate(period=3, gamma=1.0),
-    fs.Episode(period=3, gamma=1.0),
-    fs.EpisodePlus(period=3, gamma=1.0, sampled=2),
-    fs.CoCoD(period=3),
-    fs.OverlapLocalSGD(period=3),
-    fs.HPSGD(local_steps=3),
-    fs.DiLoCo(period=3),
-    fs.EagerDiLoCo(period=3),
-    fs.StreamingDiLoCo(period=4, fragments=2, delay=1),
-    fs.NoLoCo(period=3),
-    fs.Gossip(),
-    fs.ADPSGD(),
-    fs.SGP(),
-    fs.Choco(codec=fs.Cast()),
-    fs.Swarm(local_steps=2),
-    fs.SwarmPairs(local_steps=2),
-    fs.SwarmPull(local_steps=2),
-    fs.DPSGD(local_steps=3),
     fs.DPSGD(local_steps=3, ahead=3),
-    fs.SClipEF(),
-    fs.SClipEFNetwork(),
-    fs.GTNSGDm(),
 ]
 CREW = fs.DPSGD(local_steps=3, threads=2)
 every_strategy = pytest.mark.parametrize("strategy", STRATEGIES, ids=repr)
@@ -96,8 +74,6 @@ def own_loop(strategy, steps=13):
 @pytest.mark.parametrize("nodes", [1, 2, 3])
 @every_strategy
 def test_of_virtual_nodes(strategy, nodes):
-    if isinstance(strategy, fs.EpisodePlus) and nodes < 2:
-        pytest.skip("two are sampled")
     trace = fs.simulate(strategy, Quadratics(dim=6), nodes=nodes, steps=13, timeline=True, **HARDWARE)
     assert trace.engine == "events"
     assert_adds_up(trace)

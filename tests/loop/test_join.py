@@ -212,7 +212,7 @@ def test_what_differs_at_the_door_is_named(change, sentence):
 
 def test_the_average_model_is_for_evaluation_and_leaves_training_alone():
     def body():
-        model, optimizer = normed_model(), None
+        model = normed_model()
         optimizer = loops.sgd(model)
         x, y = loops.data(fs.rank())
         with fs.join(model, optimizer, FAR) as node:

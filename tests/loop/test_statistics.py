@@ -2,34 +2,17 @@
 
 import pytest
 import torch
+from one_of_each import one_of_each
 from torch import nn
 
 import flockstep as fs
 
 STRATEGIES = [
-    fs.DataParallel(),
-    fs.LocalSGD(period=8),
-    fs.Episode(period=8, gamma=1.0),
-    fs.CoCoD(period=8),
-    fs.OverlapLocalSGD(period=8),
-    fs.HPSGD(local_steps=8),
+    *one_of_each(period=8),
     fs.HPSGD(local_steps=8, outer_lr=0.5),
-    fs.DiLoCo(period=8),
-    fs.EagerDiLoCo(period=8),
     fs.StreamingDiLoCo(period=8, fragments=2, delay=3),
-    fs.NoLoCo(period=8),
-    fs.Gossip(),
-    fs.ADPSGD(),
-    fs.SGP(),
-    fs.Choco(codec=fs.Cast()),
-    fs.Swarm(local_steps=4),
-    fs.SwarmPull(local_steps=4),
-    fs.DPSGD(local_steps=8),
     fs.DPSGD(local_steps=8, ahead=8),
     fs.DPSGD(local_steps=8, fold=4, codec=fs.Cast()),
-    fs.SClipEF(),
-    fs.SClipEFNetwork(),
-    fs.GTNSGDm(),
 ]
 
 
