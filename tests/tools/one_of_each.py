@@ -1,0 +1,33 @@
+"""Every exported strategy, once."""
+
+import flockstep as fs
+
+
+def one_of_each(period: int, gamma: float = 1.0) -> list[fs.Strategy]:
+    """With this period where it has one. ``gamma`` is the clip's."""
+    return [
+        fs.DataParallel(),
+        fs.LocalSGD(period=period),
+        fs.CELGC(period=period, gamma=gamma),
+        fs.CELGCUpdate(period=period, gamma=gamma),
+        fs.Episode(period=period, gamma=gamma),
+        fs.EpisodePlus(period=period, gamma=gamma, sampled=1),
+        fs.CoCoD(period=period),
+        fs.OverlapLocalSGD(period=period),
+        fs.HPSGD(local_steps=period),
+        fs.DiLoCo(period=period),
+        fs.EagerDiLoCo(period=period),
+        fs.StreamingDiLoCo(period=2 * period, fragments=2, delay=1),
+        fs.NoLoCo(period=period),
+        fs.Gossip(),
+        fs.Choco(),
+        fs.SGP(),
+        fs.ADPSGD(),
+        fs.Swarm(local_steps=period),
+        fs.SwarmPull(local_steps=period),
+        fs.SwarmPairs(local_steps=period),
+        fs.DPSGD(local_steps=period),
+        fs.SClipEF(),
+        fs.SClipEFNetwork(),
+        fs.GTNSGDm(),
+    ]
