@@ -1,6 +1,7 @@
 """Numbers that are not finite: a gradient is skipped and counted, or raised; a model never leaves its node."""
 
 import logging
+import sys
 
 import loops
 import pytest
@@ -10,6 +11,7 @@ from test_zoo import NAMED
 from torch import nn
 
 import flockstep as fs
+from flockstep.backends.loop import statistics
 
 NAN = float("nan")
 
@@ -202,3 +204,31 @@ def test_a_bad_policy_is_refused():
         fs.join(model, loops.sgd(model), fs.LocalSGD(period=2), not_finite="ignore"),
     ):
         pass
+
+
+def test_not_even_for_a_moment_does_the_vector_hold_what_a_bad_batch_left_in_a_buffer():
+    """A newcomer's question may be answered by another thread at any moment: it once found infinity there."""
+    model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
+    optimizer, found = torch.optim.SGD(model.parameters(), lr=0.1), []
+    with fs.join(model, optimizer, fs.LocalSGD(period=2)) as node:
+
+        def look(frame, event, argument):
+            if frame.f_code.co_filename == statistics.__file__:
+                found.append(bool(node.params.isfinite().all()))
+                return look
+            return None
+
+        for k in range(3):
+            optimizer.zero_grad()
+            x = torch.randn(8, 4)
+            x[0, 0] = torch.inf if k == 1 else 0.0
+            model(x).sum().backward()
+            before = sys.gettrace()
+            sys.settrace(look)
+            try:
+                optimizer.step()
+            finally:
+                sys.settrace(before)
+    assert len(found) > 30
+    assert all(found)
+    assert node.report().counts["statistics put back"] == 2

@@ -146,24 +146,29 @@ class Statistics:
             torch._foreach_copy_([fresh[i] for i in awake], [self.buffers[i].numbers for i in awake])
             part, now, new = self._part[:end], self._now[:end], self._fresh[:end]
             # A number that nobody has touched since it was written keeps its slot, to the bit: it may be on its way.
-            part.copy_(torch.where(new != now, new - self._base[:end], part))
+            moved = torch.where(new != now, new - self._base[:end], part)
             now.copy_(new)
-            self._put_back_what_is_not_finite(awake, end)
-            self._seen[:end].copy_(self._part[:end])
+            # Not even for a moment may the vector hold what is not finite: a handler may be reading it.
+            part.copy_(self._finite(moved, awake))
+            self._seen[:end].copy_(part)
 
-    def _put_back_what_is_not_finite(self, awake: list[int], end: int) -> None:
-        if self._part.device.type != "cpu":
+    def _finite(self, moved: Tensor, awake: list[int]) -> Tensor:
+        """What buffers say, and what they said before where that is not finite; then buffers are put back, too."""
+        end = moved.numel()
+        if moved.device.type != "cpu":
             # Nobody looks: the buffer itself is put back when the vector is written to.
-            self._part[:end].copy_(torch.where(self._part[:end].isfinite(), self._part[:end], self._seen[:end]))
-            return
-        before = self._cut(self._seen)
-        for i in awake:
-            if not is_finite(self._slots[i]):
+            return torch.where(moved.isfinite(), moved, self._seen[:end])
+        if is_finite(moved):
+            return moved
+        wrong = torch.zeros_like(self._part)
+        wrong[:end] = ~moved.isfinite()
+        for i, bad, before in zip(range(awake[-1] + 1), self._cut(wrong), self._cut(self._seen), strict=False):
+            if bad.any():
                 self.mended += 1
-                fine, numbers = self._slots[i].isfinite(), self.buffers[i].numbers
-                self._slots[i].copy_(torch.where(fine, self._slots[i], before[i]))
-                numbers.copy_(torch.where(fine, numbers, (self.bases[i] + before[i]).to(numbers.dtype)))
+                numbers = self.buffers[i].numbers
+                numbers.copy_(torch.where(bad.bool(), (self.bases[i] + before).to(numbers.dtype), numbers))
                 self._room[i].copy_(numbers)
+        return torch.where(wrong[:end].bool(), self._seen[:end], moved)
 
     def push(self) -> None:
         """Bring buffers that move up to date with their slots.
