@@ -65,6 +65,7 @@ def show_seconds(time: float) -> str:
         return f"{time * 1e6:.3g} µs"
     if time < 0.9995:
         return f"{time * 1e3:.3g} ms"
-    if time < 100:
+    if time < 99.95:
         return f"{time:.3g} s"
-    return f"{int(time // 60)} min {int(time % 60):02d} s"
+    minutes, rest = divmod(round(time), 60)
+    return f"{minutes} min {rest:02d} s"

@@ -138,6 +138,8 @@ def test_show_bytes(count: float, text: str) -> None:
         (0.9999, "1 s"),
         (3.2, "3.2 s"),
         (99.4, "99.4 s"),
+        (99.97, "1 min 40 s"),
+        (119.8, "2 min 00 s"),
         (125, "2 min 05 s"),
         (3600, "60 min 00 s"),
     ],
