@@ -59,7 +59,7 @@ class Node(ABC):
     size: int
     """How many nodes there are."""
     incarnation: int = 0
-    """How often this node has begun anew; only virtual nodes that crash come back so far."""
+    """0 in a node's first life, and more in each that comes after."""
     params: Tensor
     """The model: one flat vector, updated in place."""
     optimizer: torch.optim.Optimizer

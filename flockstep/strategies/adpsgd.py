@@ -6,16 +6,14 @@ gradients are computed.
     y_i, y_j <- (y_i + y_j) / 2                            with a random neighbour j, while the gradient is computed
     y_i <- y_i - eta * g_i(x_i);      x_i <- y_i           then
 
-The optimizer steps on x, and what it did goes to y: any optimizer works, and the gradient is applied to a model that
-has been averaged since the copy was taken. A user's loop computes in place on its model, which is this copy: it is
-renewed when a step ends, and never changes during a forward or a backward pass.
-The average is applied as a difference on both sides, so that the sum of all y moves by the steps only, exactly,
-whatever the codec does. A partner that dies is passed over, and another drawn.
+Which is ``Swarm`` with one local step: that paper generalises this one, and so does its program here. A node averages
+with one other at a time, as the paper asks for; there a bipartite graph keeps two from calling each other, here a node
+that is called meanwhile says that it is busy.
 
 Lian, Zhang, Zhang, Liu: asynchronous decentralized parallel stochastic gradient descent, ICML 2018, arXiv 1710.06952.
 
-Sends   one coded model, and gets one, every step
-Waits   for one reply, if that takes longer than a gradient; for nobody's gradient
+Sends   one coded model, and gets one, about every step
+Waits   for nobody
 Keeps   the live model, and the copy as it was taken
 """
 
@@ -24,15 +22,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from torch import Tensor
-
 from flockstep import check
-from flockstep.message import Message
-from flockstep.node import Node, Pending
+from flockstep.node import Node
 from flockstep.parts.codecs.codec import Codec
-from flockstep.parts.codecs.coder import Coder, coder
 from flockstep.parts.codecs.raw import Raw
-from flockstep.parts.partners import gain, meet, meet_to_the_end, take
+from flockstep.parts.meetings import Meetings
 from flockstep.parts.suited import MODELS, codec_for
 from flockstep.parts.topologies import Complete, Topology
 
@@ -57,30 +51,9 @@ class ADPSGD:
         """A gradient and an average side by side, then both into the live model."""
         x = node.params
         live, copied = node.keep("live", x.clone()), node.keep("copied", x.clone())
-        ways, met = coder(self.codec, node, x), 0
-
-        def answer(peer: int, message: Message) -> Message:
-            nonlocal met
-            met += 1
-            return meet(live, ways, message)
-
-        def renew(gained: Tensor | None) -> None:
-            nonlocal met
-            with node.undisturbed():
-                # How often others have moved the live model since the copy was taken.
-                node.count("staleness", met)
-                met = 0
-            take(node, x, live, copied, gained)
-
-        node.answer(_TOPIC, answer)
-        averaging: Pending[Tensor | None] | None = None
+        meetings = Meetings(node, _TOPIC, live, self.codec, self.topology)
         async for _ in node.steps():
+            await meetings.begin_phase()
             await node.step(await node.gradient(x))
-            renew(None if averaging is None else await averaging)
-            averaging = node.spawn(self._average(node, copied.clone(), ways))
-        renew(None if averaging is None else await averaging)
-        meet_to_the_end(node, _TOPIC, live, ways, x)
-
-    async def _average(self, node: Node, sent: Tensor, ways: Coder) -> Tensor | None:
-        """What the live model gains from a neighbour; None if nobody answers."""
-        return await gain(node, _TOPIC, self.topology, sent, ways)
+            meetings.merge(x, copied)
+        await meetings.end(x, copied)

@@ -4,8 +4,9 @@ State of node i: x_i, the live model; s_i, its value when the local phase began;
 
 Swarm (B)   y_i, y_j are averaged with a random neighbour j while i takes H steps on x_i:
                 d = (Q(y_j) - Q(y_i)) / 2;      y_i <- y_i + d;      y_j <- y_j - d
-            then, when both are done,   y_i <- y_i + (x_i - s_i);    x_i, s_i <- y_i
-            so that the sum of all y moves by local progress only, exactly, whatever the codec does.
+            after H steps, whatever has come by then,   y_i <- y_i + (x_i - s_i);    x_i, s_i <- y_i
+            so that the sum of all y moves by local progress only, exactly, whatever the codec does. A node averages
+            with one other at a time, and in turns: about once per phase it calls, or is called.
 
 SwarmPull   (C)  x_i <- (x_i + Q(x_j)) / 2 every H steps; j is only read.
 
@@ -16,7 +17,7 @@ arXiv 1910.12308.
 
 Sends   one coded model, and gets one, per H steps
 Waits   for nobody (B; C for one reply per H steps)
-Keeps   the copy, where the phase began, and the distances seen (B)
+Keeps   the copy, where the phase began, the distances seen, and a reply until its caller has it (B)
 """
 
 from __future__ import annotations
@@ -30,11 +31,12 @@ from torch import Tensor
 from flockstep import check
 from flockstep.errors import LostPeer
 from flockstep.message import NOTHING, Message
-from flockstep.node import Node, Pending
+from flockstep.node import Node
 from flockstep.parts.codecs.codec import Codec
 from flockstep.parts.codecs.coder import Coder, asks_again, coder
 from flockstep.parts.codecs.raw import Raw
-from flockstep.parts.partners import gain, in_full, matching, meet, meet_to_the_end, partners, swap, take
+from flockstep.parts.meetings import Meetings
+from flockstep.parts.partners import in_full, matching, partners, swap
 from flockstep.parts.suited import MODELS, codec_for
 from flockstep.parts.topologies import Complete, Topology
 
@@ -71,31 +73,18 @@ class Swarm(_Local):
 
     async def run(self, node: Node) -> None:
         """Phases of local steps, each with one exchange behind it."""
-        x = node.params
+        x, left = node.params, 0
         y, s = node.keep("copy", x.clone()), node.keep("began", x.clone())
-        ways = coder(self.codec, node, x)
-        node.answer(_TOPIC, lambda peer, message: meet(y, ways, message))
-        pending: Pending[Tensor | None] | None = None
-        left = late = 0
+        meetings = Meetings(node, _TOPIC, y, self.codec, self.topology)
         async for _ in node.steps():
-            if pending is None:
-                with node.undisturbed():
-                    sent = y.clone()
-                pending, left, late = node.spawn(self._exchange(node, sent, ways)), self.phase(node.rng), 0
+            if left == 0:
+                await meetings.begin_phase()
+                left = self.phase(node.rng)
             await node.step(await node.gradient(x))
             left -= 1
-            if left <= 0 and pending.done:
-                take(node, x, y, s, await pending)
-                pending = None
-                node.count("late steps", late)
-            elif left <= 0:
-                late += 1
-        take(node, x, y, s, None if pending is None else await pending)
-        meet_to_the_end(node, _TOPIC, y, ways, x)
-
-    async def _exchange(self, node: Node, sent: Tensor, ways: Coder) -> Tensor | None:
-        """What this node's copy gains from a neighbour; None if nobody answers."""
-        return await gain(node, _TOPIC, self.topology, sent, ways)
+            if left == 0:
+                meetings.merge(x, s)
+        await meetings.end(x, s)
 
 
 @dataclass(frozen=True, kw_only=True)

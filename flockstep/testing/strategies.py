@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 from flockstep.backends.sim.compute import Compute
+from flockstep.backends.sim.faults import Loss
 from flockstep.backends.sim.network import Network
 from flockstep.backends.sim.simulate import simulate
 from flockstep.flock import not_row_wise
@@ -19,7 +21,7 @@ from flockstep.trace import Trace
 from flockstep.workloads.convex import Quadratics
 from flockstep.workloads.workload import Workload
 
-_STEPS = 23
+_STEPS, _MANY = 23, 200
 _SGD = partial(torch.optim.SGD, lr=0.1)
 _SLOW = Network(bandwidth="100 kbit/s", latency="5 ms")
 _UNEVEN = Compute(step="10 ms", spread=0.5, stragglers={0: 4.0})
@@ -35,7 +37,8 @@ def check_strategy(
     merges late or has an outer optimizer is something else by intent: say ``is_sgd=False``. One seed
     gives one outcome, to the bit. All bytes sent are received and no message is left unread. It ends, whatever the
     start skew, the stragglers and the order of simultaneous events. One gradient that is not finite, on one node, is
-    counted there and reaches nobody's model.
+    counted there and reaches nobody's model. If it is one-sided and plain SGD, nodes that stand apart and have no
+    gradients come together: in step, with calls that cross, and where replies are late or lost.
     """
     for size in nodes:
         if (why := _refusal(strategy, size)) is not None:
@@ -45,6 +48,8 @@ def check_strategy(
         _repeats_itself(strategy, size)
         _loses_no_byte(strategy, size)
         _survives_a_bad_gradient(strategy, size)
+        if is_sgd and size > 1 and is_one_sided(strategy):
+            _comes_together(strategy, size)
 
 
 def check_synchronous(strategy: Strategy, *, nodes: tuple[int, ...] = (1, 2, 5)) -> None:
@@ -140,6 +145,44 @@ def _survives_a_bad_gradient(strategy: Strategy, size: int) -> None:
     last = trace.nodes[-1]
     if last.gradients >= _STEPS // 2 and last.counts.get("not finite") != 1:
         raise LawBroken(f"{describe(strategy)} on {size} nodes does not count a gradient that is not finite")
+
+
+@dataclass(frozen=True)
+class _Scattered:
+    """Each node's first step leads elsewhere; there is no other."""
+
+    rank: int = 0
+
+    def start(self) -> Tensor:
+        """The same for all."""
+        return torch.zeros(7, dtype=torch.float64)
+
+    def gradient(self, x: Tensor, rng: np.random.Generator) -> Tensor:
+        """Away from the start, and nothing after it."""
+        places = np.random.default_rng([self.rank]).standard_normal(7)
+        return torch.from_numpy(places) if not x.any() else torch.zeros_like(x)
+
+    def loss(self, x: Tensor) -> float:
+        """How far from the start."""
+        return float(x.square().sum())
+
+    def shard(self, rank: int, size: int) -> _Scattered:
+        """One node's part."""
+        return _Scattered(rank)
+
+
+def _comes_together(strategy: Strategy, size: int) -> None:
+    run = partial(simulate, strategy, _Scattered(), nodes=size, steps=_MANY, optimizer=_SGD, record_every=1, seed=5)
+    surroundings: dict[str, dict[str, Any]] = {
+        "in step": {"start_skew": 0.0},
+        "on a link slower than a step": {"latency": "15 ms"},
+        "where replies are lost": {"faults": [Loss(share=0.1)], "timeout": "50 ms"},
+    }
+    for where, hardware in surroundings.items():
+        network = Network(bandwidth="1 Gbit/s", latency=hardware.pop("latency", "1 ms"))
+        spreads = [row.spread for row in run(network=network, compute=Compute(step="10 ms"), **hardware).rows]
+        if spreads[-1] > 1e-2 * max(spreads):
+            raise LawBroken(f"{describe(strategy)} on {size} nodes {where}: nodes without gradients stay apart")
 
 
 def _same(one: Trace, other: Trace) -> bool:

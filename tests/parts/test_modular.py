@@ -14,7 +14,7 @@ from flockstep.parts.codecs.modular import Modular
 from flockstep.testing import check_codec
 
 SIZES = (1, 7, 8, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK + 5)
-ALL_BITS = range(2, 17)
+ALL_BITS = range(3, 17)
 
 
 def pair(count, reach, dtype=torch.float32, seed=0):
@@ -24,7 +24,7 @@ def pair(count, reach, dtype=torch.float32, seed=0):
     return x, x + torch.from_numpy(rng.uniform(-reach, reach, count)).to(dtype)
 
 
-@pytest.mark.parametrize("bits", [2, 9, *(pytest.param(bits, marks=pytest.mark.slow) for bits in (3, 8))])
+@pytest.mark.parametrize("bits", [3, 9, *(pytest.param(bits, marks=pytest.mark.slow) for bits in (4, 8))])
 def test_the_laws_of_codecs(bits):
     check_codec(Modular(bits=bits))
 
@@ -57,7 +57,7 @@ def test_inside_the_range_the_error_is_below_the_scale(bits):
 
 
 @pytest.mark.parametrize("value", [0.0, 0.3, -1.7, 123.456])
-@pytest.mark.parametrize("bits", [2, 8, 16])
+@pytest.mark.parametrize("bits", [3, 8, 16])
 def test_it_is_right_on_average(bits, value):
     draws = torch.full((10_000,), value, dtype=torch.float64)
     codec = Modular(bits=bits, reach=0.5)
@@ -82,7 +82,7 @@ def test_out_of_range_is_said_and_never_guessed(bits):
         codec.decode(message, far)
 
 
-@pytest.mark.parametrize(("bits", "most"), [(8, 0.27), (4, 0.145), (16, 0.52), (2, 0.08)])
+@pytest.mark.parametrize(("bits", "most"), [(8, 0.27), (4, 0.145), (16, 0.52), (3, 0.115)])
 def test_it_is_as_short_as_it_should_be(bits, most):
     v = torch.randn(100_000)
     message = Modular(bits=bits).encode(v, np.random.default_rng(0))
@@ -100,7 +100,7 @@ def test_short_formats_are_coded_in_float32_and_come_back_as_they_were():
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"bits": 1}, "Modular.bits must be at least 2, got 1"),
+        ({"bits": 2}, "Modular.bits must be at least 3, got 2"),
         ({"bits": 17}, "Modular.bits must be at most 16, got 17"),
         ({"reach": 0.0}, "Modular.reach must be positive"),
         ({"engine": "abacus"}, "Modular.engine must be one of"),

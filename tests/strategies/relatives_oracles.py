@@ -111,30 +111,3 @@ def noloco(x0, gradients, steps, eta, period, lr, beta, pairs):
                 phi[i] = before[i] + m[i]
             theta = phi.copy()
     return theta
-
-
-def asynchronous(x0, gradients, steps, eta, log):
-    """AD-PSGD under the schedule of ``log``: who took a gradient, began an average, was met, and put both together."""
-    size = len(gradients)
-    live, copies = np.array([x0] * size), np.array([x0] * size)
-    g, sent, gained = np.zeros_like(live), np.zeros_like(live), np.zeros_like(live)
-    taken, done = np.zeros(size, int), np.zeros(size, bool)
-    for what, i, *rest in log:
-        if what == "steps":
-            g[i] = gradients[i](copies[i])
-            taken[i] += 1
-        elif what == "starts":
-            sent[i] = copies[i]
-        elif what == "meets":
-            (j,) = rest
-            average = (sent[i] + live[j]) / 2
-            gained[i] = average - sent[i]
-            live[j] += average - live[j]
-            if done[j]:
-                copies[j] = live[j]
-        elif what == "renews":
-            live[i] += gained[i] - eta * g[i]
-            copies[i] = live[i]
-            done[i] = taken[i] == steps and not g[i].any()
-            g[i] = gained[i] = 0
-    return copies

@@ -1,6 +1,5 @@
 """Gossip, Choco, SGP, ADPSGD and NoLoCo: against NumPy; what they conserve; in every place; in a user's loop."""
 
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 
@@ -12,7 +11,7 @@ from torch import nn
 
 import flockstep as fs
 from flockstep.node import stream
-from flockstep.parts.partners import matching, meet_to_the_end
+from flockstep.parts.partners import matching
 from flockstep.strategies.choco import fidelity, safe_step
 from flockstep.testing import check_strategy, check_synchronous
 from flockstep.workloads.convex import Quadratics
@@ -125,51 +124,13 @@ def test_noloco(size, period):
     assert_models(run(strategy, size), expected)
 
 
-def logging(log, **arguments):
-    """ADPSGD, saying in which order things happen."""
-
-    @dataclass(frozen=True, kw_only=True)
-    class Logged(fs.ADPSGD):
-        async def run(self, node):
-            answer, step, count = node.answer, node.step, node.count
-
-            def logged_answer(topic, handler):
-                def logged(peer, message):
-                    log.append(("meets", peer, node.rank))
-                    return handler(peer, message)
-
-                answer(topic, logged)
-
-            async def logged_step(g):
-                log.append(("steps", node.rank))
-                await step(g)
-
-            def logged_count(name, amount=1):
-                if name == "staleness":
-                    log.append(("renews", node.rank))
-                count(name, amount)
-
-            node.answer, node.step, node.count = logged_answer, logged_step, logged_count
-            await super().run(node)
-
-        async def _average(self, node, sent, ways):
-            log.append(("starts", node.rank))
-            return await super()._average(node, sent, ways)
-
-    return Logged(**arguments)
-
-
 @pytest.mark.parametrize("topology", [fs.Complete(), fs.Ring()], ids=repr)
 @pytest.mark.parametrize("size", [1, 2, 5])
-def test_adpsgd_is_what_the_paper_says_under_the_schedule_that_happened(size, topology):
-    log = []
-    trace = run(logging(log, topology=topology), size)
-    assert_models(trace, oracles.asynchronous(START, gradients_of(size), STEPS, ETA, log))
-    met = sum(event[0] == "meets" for event in log)
-    assert met == (STEPS * size if size > 1 else 0)
-    # What others bring counts as staleness, except after a node's last word.
-    stale = sum(node.counts["staleness"] for node in trace.nodes)
-    assert (0 < stale <= met) if size > 1 else stale == 0
+def test_adpsgd_is_swarm_with_one_local_step(size, topology):
+    """Whose oracle is in test_swarm.py."""
+    one, other = run(fs.ADPSGD(topology=topology), size), run(fs.Swarm(topology=topology), size)
+    assert all(torch.equal(one.models[rank], other.models[rank]) for rank in range(size))
+    assert size == 1 or sum(node.counts["exchanges"] for node in one.nodes) > size
 
 
 # Laws ----------------------------------------------------------------------------------------------------------------
@@ -280,7 +241,6 @@ def test_gradient_push_loses_nothing(size):
 @pytest.mark.parametrize(
     "kind",
     [
-        fs.ADPSGD,
         partial(fs.NoLoCo, period=2, outer_lr=1.0, outer_momentum=0.0),
         # Who is far away is met every second or third round only, and by then further than anybody was.
         partial(fs.Gossip, topology=Turning()),
@@ -294,6 +254,15 @@ def test_a_lattice_that_was_too_small_is_mended(kind, bits):
     assert sum(node.counts.get("blocks out of reach", 0) for node in trace.nodes) > 0
 
 
+@pytest.mark.parametrize("bits", [4, 8])
+def test_a_lattice_that_was_too_small_is_mended_between_two(bits):
+    hardware = HARDWARE | {"network": fs.Network(bandwidth="1 Mbit/s", latency="3 ms")}
+    strategy = fs.ADPSGD(codec=fs.Modular(bits=bits))
+    trace = fs.simulate(strategy, Slope(), nodes=5, steps=100, optimizer=SGD, seed=SEED, **hardware)
+    assert_every_gradient_entered_once(trace, 5, 100)
+    assert sum(node.counts.get("blocks out of reach", 0) for node in trace.nodes) > 0
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("on", ["threads", "processes"])
 @pytest.mark.parametrize("codec", [fs.Raw(), fs.Modular(bits=8)], ids=repr)
@@ -301,20 +270,6 @@ def test_adpsgd_loses_nothing_on_real_nodes_either(codec, on):
     trace = fs.launch(fs.ADPSGD(codec=codec), Slope(), nodes=3, steps=100, optimizer=SGD, timeout=60, on=on)
     assert_every_gradient_entered_once(trace, 3, 100)
     assert all(node.counts["exchanges"] > 0 for node in trace.nodes)
-
-
-def test_who_comes_between_the_last_look_and_the_last_handler_is_heard():
-    v, x = torch.zeros(3), torch.zeros(3)
-
-    class Leaving:
-        def answer(self, topic, handler):
-            # The handler that is replaced here has just met somebody.
-            v.add_(1.0)
-
-        undisturbed = staticmethod(nullcontext)
-
-    meet_to_the_end(Leaving(), "topic", v, ways=None, x=x)
-    assert torch.equal(x, torch.ones(3))
 
 
 # Choco's codecs ------------------------------------------------------------------------------------------------------

@@ -103,6 +103,9 @@ class RealPlace:
         fabric = self.last.fabric if self.last else None
         if type(fabric) is not MailFabric:
             return False
+        if fabric.newcomer:
+            # Later than any before it.
+            node.incarnation = time.time_ns() // 10**6
         door = Door(node, strategy, fabric.reachable, newcomer=fabric.newcomer)
         node.driver.call(door.come_in(fabric.timeout, time.sleep))
         return True

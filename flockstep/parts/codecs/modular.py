@@ -43,6 +43,7 @@ class Reading(NamedTuple):
 class Modular:
     """``bits`` per coordinate, for vectors that lie no further than ``reach`` from the receiver's.
 
+    At least 3: with 2, a rounding is larger than any distance it can carry, and nodes would never come together.
     Whoever has measured the distance gives ``encode`` a reach per block. The engine is chosen by where the vector lies,
     unless one is named.
     """
@@ -58,7 +59,7 @@ class Modular:
     }
 
     def __post_init__(self) -> None:
-        if check.whole(self, "bits", self.bits, at_least=2) > 16:
+        if check.whole(self, "bits", self.bits, at_least=3) > 16:
             raise ValueError(f"Modular.bits must be at most 16, got {self.bits}")
         check.positive(self, "reach", self.reach)
         check.one_of(self, "engine", self.engine, ("auto", *engines.NAMES))
