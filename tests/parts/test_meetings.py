@@ -80,8 +80,12 @@ class Witness(meetings.Meetings):
 
     def _apart(self):
         """The sum of squared deviations, with what callers will have as soon as their replies are there."""
-        held = torch.stack([each._v + each.due for each in self.flock.values() if getattr(each.node, "alive", True)])
+        held = torch.stack([each._v + each.due for each in list(self.flock.values()) if living(each.node)])
         return squares(held)
+
+
+def living(node):
+    return getattr(node, "alive", True)
 
 
 def squares(held):
