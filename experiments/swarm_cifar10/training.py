@@ -30,7 +30,7 @@ def run(job: Job) -> tuple[Figures, list[Figures]]:
         lambda: train(job, curve.append), nodes=job.nodes, network=NETWORK, compute=COMPUTE, seed=job.seed
     )
     right, spread = trace.results[0]
-    counts = {name: sum(node.counts.get(name, 0) for node in trace.nodes) for name in ("exchanges", "late steps")}
+    counts = {name: sum(node.counts.get(name, 0) for node in trace.nodes) for name in ("exchanges", "partners busy")}
     place = {"method": job.method, "nodes": job.nodes, "passes": job.passes, "seed": job.seed}
     figures = {
         **place,
