@@ -164,12 +164,20 @@ class Keys:
     def _context(self, side: int) -> ssl.SSLContext:
         # Not the default context, which also trusts the authorities of the system.
         context = ssl.SSLContext(side)
+        context.sslsocket_class = _Secured
         context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_3
         context.verify_flags |= ssl.VERIFY_X509_STRICT
         context.hostname_checks_common_name = False
         context.load_verify_locations(self.folder / "ca.pem")
         context.load_cert_chain(self.folder / "node.pem", self.folder / "node.key")
         return context
+
+
+class _Secured(ssl.SSLSocket):
+    """A secured connection. One whose peer hung up while it was made reaches nobody who could close it."""
+
+    def __del__(self) -> None:
+        self.close()
 
 
 def _find_home(folder: Path, rank: int) -> Path:

@@ -1,8 +1,10 @@
 """Keys of a run: who gets in, who does not, and what is said about keys that cannot work."""
 
+import gc
 import os
 import socket
 import ssl
+import struct
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -183,6 +185,24 @@ def test_no_node_can_answer_for_another(run):
 def test_a_client_must_say_whom_it_asks_for(run):
     with socket.socket() as connection, pytest.raises(ValueError, match="check_hostname requires server_hostname"):
         Keys.find(run, 0).client_context().wrap_socket(connection)
+
+
+@pytest.mark.parametrize("side", ["server_context", "client_context"])
+def test_a_peer_that_hangs_up_while_its_connection_is_secured_leaves_nothing_open(run, side):
+    context = getattr(Keys.find(run, 0), side)()
+    name = {} if context.protocol == ssl.PROTOCOL_TLS_SERVER else {"server_hostname": name_of(1)}
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        peer = socket.create_connection(listener.getsockname())
+        plain, _ = listener.accept()
+    file = plain.fileno()
+    # Closing it resets the connection.
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    peer.close()
+    with pytest.raises(ConnectionResetError):
+        context.wrap_socket(plain, server_side=not name, do_handshake_on_connect=False, **name)
+    gc.collect()
+    with pytest.raises(OSError):
+        os.fstat(file)
 
 
 def test_what_certificates_allow(run):
