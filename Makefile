@@ -41,6 +41,7 @@ bench: .venv/ready  ## every benchmark, quickly
 	$(BIN)/python -m benchmarks.slowlink --quick
 	$(BIN)/python -m benchmarks.mailbox --quick
 	$(BIN)/python -m benchmarks.faults --quick
+	$(BIN)/python -m benchmarks.schedules --quick
 	$(BIN)/python -m benchmarks.codecs --quick
 	$(BIN)/python -m benchmarks.swarm --quick
 	$(BIN)/python -m benchmarks.race --quick

@@ -97,6 +97,20 @@ def located(error: Exception, rank: int, time: float) -> FlockstepError:
     return located
 
 
+def lost_server(rank: int, server: int, *, alive: bool, pushes: int, steps: int, patience: int) -> LostPeer:
+    """What a worker ends with whose patience is over: so many pushes had no reply, while it took so many steps."""
+    advice = (
+        "the server lives, but replies later than the timeout: a longer timeout, or fewer or smaller pushes, may help"
+        if alive
+        else "the server is dead: start it again, or give workers more patience until it is back"
+    )
+    return LostPeer(
+        f"node {rank} has lost the server, node {server}: {pushes} push{'es' * (pushes > 1)} in a row had no "
+        f"reply, over {steps} step{'s' * (steps != 1)} of its own (patience is {patience})\n  {advice}",
+        rank=rank,
+    )
+
+
 def stuck(
     waiting: list[int], where: str, gone: list[int], *, channel: str | None = None, round: int | None = None
 ) -> Deadlock:

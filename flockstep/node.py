@@ -73,8 +73,7 @@ class Node(ABC):
     own_loop = False
     """Whether gradients and steps are those of a loop of the user's own."""
     workload: Any = None
-    """This node's part of what it trains on, where that is a workload: for a strategy that has to know more of it than
-    its gradients."""
+    """This node's part of a workload it trains on, for a strategy that has to know more of it than its gradients."""
     kept: dict[str, Tensor]
     """What ``keep`` registered."""
     kept_before: dict[str, Tensor]
@@ -141,6 +140,10 @@ class Node(ABC):
         """What ``call`` gives. In a coroutine that was spawned it keeps the node's own task from nothing meanwhile, so
         it must not touch what that one changes; on virtual nodes it takes no time."""
         return call()
+
+    @abstractmethod
+    async def linger(self) -> None:
+        """Let a second pass: whoever has nothing left to do but to ask a dead peer may find it back then."""
 
     @abstractmethod
     def peers(self) -> tuple[int, ...]:

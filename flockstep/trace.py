@@ -11,13 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from flockstep import check
 from flockstep.timeline import Timeline
 
 if TYPE_CHECKING:
     import pandas as pd
-
-AXES = {"seconds": "seconds", "step": "steps per node", "bytes": "bytes sent per node"}
 
 
 @dataclass(frozen=True)
@@ -105,6 +102,18 @@ class Trace:
         return self.rows[-1].loss
 
     @property
+    def spread(self) -> float:
+        """How far the nodes' models lay from their average when that was last looked at, as in a row; else nan."""
+        return next((row.spread for row in reversed(self.rows) if math.isfinite(row.spread)), math.nan)
+
+    @property
+    def drift(self) -> str | None:
+        """What is to be said where the nodes drift apart while the loss of their average falls; else None."""
+        from flockstep.drift import drift
+
+        return drift(self.rows)
+
+    @property
     def model(self) -> Tensor:
         """The average of the final models; ValueError in a trace that holds none."""
         if not self.models:
@@ -186,15 +195,19 @@ class Trace:
 
     def plot(self, path: str | Path, against: str = "seconds") -> Path:
         """A picture of the loss against "seconds", "step" or "bytes"; gives the path back."""
-        return plot([self], path, [against])
+        from flockstep.exports import picture
+
+        return picture.plot([self], path, [against])
 
     def __str__(self) -> str:
         # Without rows: what loops of one's own have done only their nodes know, and these may differ.
         steps = self.rows[-1].step if self.rows else max((node.steps for node in self.nodes), default=0)
         learned = f"loss {self.loss:.4g} after {steps} steps" if self.rows else f"no loss logged in {steps} steps"
+        apart = f", spread {self.spread:.3g}" if len(self.nodes) > 1 and math.isfinite(self.spread) else ""
         return (
             f"{self.strategy}: {learned} on {len(self.nodes)} node(s), "
             f"{self.seconds:.4g} s, {self.bytes_sent:.4g} bytes sent per node, {self.busy:.0%} of the time computing"
+            f"{apart}{', and growing' * (self.drift is not None)}"
         )
 
 
@@ -207,53 +220,8 @@ def average_and_spread(models: Sequence[Tensor]) -> tuple[Tensor, float]:
     return average, sum(float((model - average).square().sum()) for model in models) / len(models)
 
 
-def plot(
-    traces: Sequence[Trace],
-    path: str | Path,
-    against: Sequence[str] = ("seconds", "bytes"),
-    *,
-    labels: Sequence[str] = (),
-    groups: Sequence[str] = (),
-    title: str = "",
-) -> Path:
-    """Loss curves of several runs in one picture: a column of panels per quantity, a row per group of runs."""
-    # The object interface draws without a display and leaves the user's own pyplot figures alone.
-    from matplotlib.figure import Figure
-
-    for axis in against:
-        check.one_of("plot", "against", axis, AXES)
-    rows: dict[str, list[int]] = {}
-    for index in range(len(traces)):
-        rows.setdefault(groups[index] if groups else "", []).append(index)
-    figure = Figure(figsize=(5.5 * len(against), 3.6 * len(rows) + 0.6), layout="constrained")
-    panels: Any = figure.subplots(len(rows), len(against), squeeze=False)
-    for line, (group, members) in zip(panels, rows.items(), strict=True):
-        names = [labels[index] if labels else traces[index].strategy for index in members]
-        for panel, axis in zip(line, against, strict=True):
-            _draw(panel, [traces[index] for index in members], names, axis)
-            panel.set_title(group, fontsize=10)
-        line[0].legend(fontsize=8)
-    if title:
-        figure.suptitle(title, fontsize=11)
-    figure.savefig(path := _made(path), dpi=130)
-    return path
-
-
 def _made(path: str | Path) -> Path:
     """A path whose folder is there."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     return path
-
-
-def _draw(panel: Any, traces: Sequence[Trace], names: Sequence[str], axis: str) -> None:
-    from matplotlib.ticker import EngFormatter
-
-    for trace, name in zip(traces, names, strict=True):
-        places = [getattr(row, axis) for row in trace.rows]
-        panel.plot(places, [row.loss for row in trace.rows], marker=".", label=name)
-    if axis == "bytes":
-        panel.xaxis.set_major_formatter(EngFormatter(unit="B"))
-    panel.set_xlabel(AXES[axis])
-    panel.set_ylabel("loss")
-    panel.grid(alpha=0.3)

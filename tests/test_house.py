@@ -21,6 +21,7 @@ RUN = ROOTS | {
     "budget",
     "timeline",
     "trace",
+    "drift",
     "workloads.workload",
     "backends.loop",
 }
@@ -39,7 +40,8 @@ MAY_IMPORT = {
     "tails": {"check", "vector"},
     "budget": ROOTS | {"node"},
     "timeline": set(),
-    "trace": ROOTS | {"timeline", "exports"},
+    "trace": ROOTS | {"timeline", "exports", "drift"},
+    "drift": {"trace"},
     "pages": set(),
     "parts": ROOTS | {"node", "strategy", "flock", "parts"},
     "workloads": {"check", "vector", "workloads"},
@@ -61,7 +63,7 @@ MAY_IMPORT = {
     "compare": None,
     "texts": None,
     "exports": ROOTS | {"timeline", "trace", "exports"},
-    "live": ROOTS | {"timeline", "trace", "pages", "live"},
+    "live": ROOTS | {"timeline", "trace", "drift", "pages", "live"},
     "": None,
     "backends": set(),
 }

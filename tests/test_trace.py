@@ -2,7 +2,8 @@ import pytest
 import torch
 
 import flockstep as fs
-from flockstep.trace import Trace, plot
+from flockstep.exports.picture import plot
+from flockstep.trace import Trace
 from flockstep.workloads.convex import Quadratics
 
 

@@ -19,10 +19,18 @@ def table(lines: Sequence[Summary], goal: float | None, title: str) -> Table:
     drawn = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
     drawn.add_column("strategy", overflow="fold")
     to = "to the target" if goal is None else f"to loss {goal:.4g}"
-    for name in ("loss", f"seconds\n{to}", "times\nas fast", "bytes sent\nper node", "share of time\ncomputing"):
+    for name in (
+        "loss",
+        f"seconds\n{to}",
+        "times\nas fast",
+        "bytes sent\nper node",
+        "spread",
+        "share of time\ncomputing",
+    ):
         drawn.add_column(name, justify="right", no_wrap=True)
     for line in lines:
-        drawn.add_row(line.label + ", ended early" * bool(line.failures), *_cells(line))
+        told = ", ended early" * bool(line.failures) + ", drifting apart" * bool(line.drifts)
+        drawn.add_row(line.label + told, *_cells(line))
     return drawn
 
 
@@ -33,6 +41,7 @@ def _cells(line: Summary) -> list[str]:
         _seconds(line),
         "-" if line.speedup is None else f"{line.speedup:.3g}",
         "-" if line.sent is None else units.show_bytes(line.sent),
+        "-" if line.spread is None else f"{line.spread:.2g}",
         f"{line.shares['computing']:.0%}",
     ]
 

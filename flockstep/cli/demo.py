@@ -17,9 +17,10 @@ from flockstep.cli import consoles, options, report, story
 from flockstep.cli.progress import Plan, Watch
 from flockstep.compare.folder import Outcome, Record, Results
 from flockstep.compare.plan import versions
+from flockstep.exports.picture import plot
 from flockstep.node import OptimizerFactory
 from flockstep.strategy import describe
-from flockstep.trace import Row, plot
+from flockstep.trace import Row
 from flockstep.workloads.language import CharLSTM
 
 _REAL_NODES = 2

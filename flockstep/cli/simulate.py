@@ -14,11 +14,11 @@ from flockstep import check
 from flockstep.backends.sim.faults import Fault
 from flockstep.cli import consoles, options, report
 from flockstep.cli.progress import Plan, Watch
+from flockstep.exports.picture import plot
 from flockstep.node import OptimizerFactory
 from flockstep.strategy import describe
 from flockstep.texts import misfortune, parse
 from flockstep.texts.optimizers import OptimizerName
-from flockstep.trace import plot
 
 # Losses recorded along a run: enough for a smooth curve and a progress bar that moves.
 _ROWS = 40

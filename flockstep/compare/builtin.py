@@ -28,14 +28,13 @@ def _is_the_text(workload: str) -> bool:
     return workload.strip().startswith("shakespeare")
 
 
-def strategies(nodes: int, gamma: float) -> list[str]:
-    """The baseline and five others, for so many nodes; ``gamma`` caps the steps of the one that clips."""
+def strategies(gamma: float) -> list[str]:
+    """The baseline and five others; ``gamma`` caps the steps of the one that clips."""
     return [
         "DataParallel",
         f"CELGC(period=8, gamma={gamma:g})",
         "Swarm(local_steps=4, codec=Modular(bits=8))",
-        # What nodes push is added up at the server: so much of each makes it a mean of all.
-        f"DPSGD(local_steps=8, server_lr={1 / nodes:.4g})",
-        "HPSGD(local_steps=4, outer_lr=0.5)",
-        "DiLoCo(period=8, outer_momentum=0.5)",
+        "DPSGD(local_steps=8)",
+        "HPSGD(local_steps=4)",
+        "DiLoCo(period=8)",
     ]

@@ -70,7 +70,7 @@ def comparison(settings: Mapping[str, Any], given: set[str], command: str) -> Co
         command=command,
         workload=settings["workload"],
         cluster=cluster,
-        entries=tuple(_entries(settings, cluster.nodes, looped)),
+        entries=tuple(_entries(settings, looped)),
         seeds=tuple(seeds) if isinstance(seeds, list) else tuple(range(check.whole("compare", "seeds", seeds))),
         steps=steps,
         target=settings["target"],
@@ -88,12 +88,12 @@ def _several(value: Any) -> Any:
     return () if value is None else tuple(value) if isinstance(value, list) else value
 
 
-def _entries(settings: Mapping[str, Any], nodes: int, looped: bool) -> list[Entry]:
+def _entries(settings: Mapping[str, Any], looped: bool) -> list[Entry]:
     usual = settings["optimizer"]
     optimizer = builtin.optimizer(settings["workload"]) if usual is None else _optimizer(usual)
     # Gradients no longer than 1, whatever the learning rate; of a loop of one's own, nobody knows it.
     gamma = 1.0 if looped else _rate(settings, optimizer)
-    listed = settings["strategies"] or builtin.strategies(nodes, gamma)
+    listed = settings["strategies"] or builtin.strategies(gamma)
     if not isinstance(listed, list):
         raise TypeError(f"compare.strategies must be a list, got {listed!r}")
     return [_own_entry(one) if looped else _entry(one, optimizer, settings) for one in listed]

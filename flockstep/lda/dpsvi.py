@@ -13,7 +13,7 @@ A difference of tables that comes late can make a count negative; a pair cannot,
 batches of all workers, as far as each has heard, so that they follow one schedule. With ``ahead``, a worker goes on
 while a push is under way; what it learns meanwhile is in its next push, and nothing is lost or counted twice. Numbers
 of 8 or 16 bits are rounded by a coin, right on average, so that there is nothing for a last push to make good.
-If the server is gone, workers go on, ``patience`` batches at most; one that was started anew takes the table of the
+If the server is gone, workers go on, ``patience`` steps at most; one that was started anew takes the table of the
 first worker that has a newer one.
 
 The scheme is DPSGD's: Mohamad, Alamri, Bouchachia, Machine Learning 2022, arXiv 2210.02882; the updates are those of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from flockstep.errors import LostPeer
+from flockstep.errors import LostPeer, lost_server
 from flockstep.lda.journal import Journal, Page
 from flockstep.lda.keeper import HELLO, PUSH, is_behind, is_held
 from flockstep.lda.letters import Draft, Letter, read, whole, written
@@ -41,7 +41,9 @@ class Worker:
         self._fresh = 0
         """Own batches that are in no push yet."""
         self._number, self._greeted, self._last = HELLO, False, False
-        self._unsent = self._alone = 0
+        self._unsent = 0
+        self._alone = self._misses = 0
+        """Since the last reply: steps taken, and pushes in vain."""
         self._push: _Push | None = None
         """The one that has no reply yet."""
         self._offered: tuple[Page, int] | None = None
@@ -62,6 +64,7 @@ class Worker:
     async def stepped(self) -> None:
         """A step was taken: push when it is time to, and take in what has come."""
         self._unsent += 1
+        self._alone += 1
         self._fresh += self._documents.batches_per_step
         if self._pending is not None and (self._pending.done or self._unsent >= self._settings.ahead):
             self._merge(await self._pending)
@@ -77,6 +80,8 @@ class Worker:
         self._last = True
         while self._fresh or self._push is not None:
             await self._exchange(wait=True)
+            if self._misses and self._settings.server not in self._node.peers():
+                await self._node.linger()
 
     async def _exchange(self, *, wait: bool) -> None:
         """Push all that is new, or once more what had no reply."""
@@ -122,7 +127,8 @@ class Worker:
                 # Another worker's came first: what was in this one's is to be pushed.
                 self._journal.put_before(self._offered[0])
                 self._fresh += self._offered[1]
-            self._push, self._offered, self._alone = None, None, 0
+            self._push, self._offered = None, None
+            self._alone, self._misses = self._unsent, 0
             self._node.count("exchanges")
             self._take(reply)
 
@@ -163,10 +169,11 @@ class Worker:
 
     def _miss_the_server(self) -> None:
         self._node.count("server lost")
-        self._alone += self._settings.local_steps
-        if self._alone > self._settings.patience:
-            raise LostPeer(
-                f"node {self._node.rank} has lost the server, node {self._settings.server}, for more than "
-                f"{self._settings.patience} batches",
-                rank=self._node.rank,
+        self._misses += 1
+        server, patience = self._settings.server, self._settings.patience
+        # Who has no more steps to take still tries as often as it would have in so many.
+        if max(self._alone, self._misses * self._settings.local_steps) > patience:
+            alive = server in self._node.peers()
+            raise lost_server(
+                self._node.rank, server, alive=alive, pushes=self._misses, steps=self._alone, patience=patience
             )

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from flockstep.drift import drift
 from flockstep.live.coarse import at_most, coarsen
 from flockstep.live.life import Life
 from flockstep.timeline import KINDS, Span
+from flockstep.trace import Row
 
 HERE, SILENT, GONE, DONE, FAILED, AWAITED = "here", "silent", "gone", "done", "failed", "awaited"
 """What a node can be. Gone: it ended without a word. Awaited: it has not come yet."""
@@ -34,6 +36,7 @@ def state(lives: Sequence[Life], now: float, *, window: float | None = None) -> 
         "since": since,
         "ended": ended,
         "nodes": nodes,
+        **_apart(lives),
         "rows": {str(rank): rows for rank in ranks if (rows := _rows(lives, rank, began))},
         "spans": [span for rank in ranks for span in _spans(lives, rank, began, since, end - began)],
         "matrix": _matrix(lives, len(ranks)),
@@ -98,6 +101,16 @@ def _rows(lives: Sequence[Life], rank: int, began: float) -> list[dict[str, Any]
             shown = life.rows[: -1 : max(1, len(life.rows) // _ROWS_SHOWN)] + life.rows[-1:]
             rows += [{**row, "seconds": row["seconds"] + life.began - began} for row in shown]
     return rows
+
+
+def _apart(lives: Sequence[Life]) -> dict[str, Any]:
+    """How far the nodes' models lie apart, and what is to be said of it; by the node that looked last."""
+    known = [
+        [Row(**row) for row in life.rows if row.get("loss") is not None and row.get("spread") is not None]
+        for life in lives
+    ]
+    latest = max(filter(None, known), key=lambda rows: rows[-1].seconds, default=[])
+    return {"spread": latest[-1].spread if latest else None, "drift": drift(latest)}
 
 
 def _spans(lives: Sequence[Life], rank: int, began: float, since: float, until: float) -> list[list[float]]:

@@ -22,7 +22,8 @@ def view(state: dict[str, Any], folder: str) -> RenderableType:
     if not state["nodes"]:
         return Text(f"Waiting for a run: no node has written to {folder} yet.")
     how = "ended after" if state["ended"] else "running for"
-    title = Text(f"{state['strategy']}, {how} {state['seconds']:.0f} s")
+    apart = "" if state["spread"] is None else f", spread {state['spread']:.3g}"
+    title = Text(f"{state['strategy']}, {how} {state['seconds']:.0f} s{apart}")
     # Narrow enough for 80 columns.
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     for name in ("node", "state", "steps", "steps/s", "loss", "compute/wait/talk", "sent", "last to"):
@@ -30,6 +31,7 @@ def view(state: dict[str, Any], folder: str) -> RenderableType:
     for node in state["nodes"]:
         table.add_row(*_cells(node))
     notes = [f"Node {node['rank']} {node['state']}: {node['why']}." for node in state["nodes"] if _is_news(node)]
+    notes += [f"Attention: {state['drift']}."] if state["drift"] else []
     last = [f"{event['at']:8.1f} s  node {event['rank']} {event['what']}" for event in state["events"][:_EVENTS]]
     return Group(table, *(Text(note) for note in notes), Text("\n".join(last)))
 

@@ -2,10 +2,17 @@
 
     fold any M pushes:   v <- v + rate * sum_m (1 + staleness_m)^-damping * change_m;      t <- t + 1
 
+Without a ``rate`` it is 1 / n, n the workers that live: once all have pushed, the model has moved by their mean.
+
 Every push carries the version its worker had read; how many folds came since is its staleness. A worker's reply is held
 until its own push is folded, and while it is more than ``most_ahead`` pushes ahead of the slowest: then the model comes
 as a letter. Pushes are numbered by their worker, so that one whose reply was lost is folded once. A server that was
 started anew, and is behind a worker's version, takes over the model that worker has read.
+
+As long as a reply is held, or a change waits for others, the server has a question under way to every worker, which
+that one answers at its end: so it hears of whoever ends or dies, and waits no longer for it. After any event either a
+worker is free, and will push, end or die, or nothing waits: where all are held, what there is is folded, and the
+slowest is let go.
 """
 
 from __future__ import annotations
@@ -15,16 +22,19 @@ import math
 import torch
 from torch import Tensor
 
+from flockstep.errors import LostPeer
 from flockstep.message import NOTHING, Message
 from flockstep.node import Node
 from flockstep.parts.codecs.codec import Codec
 from flockstep.parts.codecs.raw import Raw
 from flockstep.parts.stamps import stamped, unstamped
 
-PUSH, RESTORE, FAREWELL = "server push", "server restore", "server farewell"
+PUSH, RESTORE, END = "server push", "server restore", "server worker's end"
 _HELD, _BEHIND = Message.of_bytes(b"", "held"), Message.of_bytes(b"", "behind")
 HELLO = 0
 """The number of a push without a change: a worker begins."""
+# How often a worker that lives is asked in vain: even where every message is lost, a run ends.
+_TRIES = 1000
 
 
 def is_held(reply: Message) -> bool:
@@ -47,7 +57,7 @@ class Server:
         codec: Codec,
         *,
         fold: int,
-        rate: float,
+        rate: float | None,
         damping: float,
         most_ahead: int | None,
         trains: bool,
@@ -63,9 +73,9 @@ class Server:
         self._folding: set[int] = set()
         self._waiting: set[int] = set()
         self._gone: set[int] = set()
+        self._watched: set[int] = set()
         node.answer(PUSH, self._answer)
         node.answer(RESTORE, self._restore)
-        node.answer(FAREWELL, self._farewell)
 
     @property
     def version(self) -> int:
@@ -80,20 +90,20 @@ class Server:
     def push_own(self, x: Tensor, change: Tensor, version: int) -> tuple[Tensor, int]:
         """The server's own node pushes, and is never held: it can read the model whenever it likes."""
         with self._node.undisturbed():
-            alone = version == self.version and self._fold == 1 and self._rate == 1
+            alone = version == self.version and self._fold == 1 and self._share() == 1
             self._take(self._node.rank, change, version)
             self._settle()
             if alone:
                 # Nobody else has moved the model: the sum is x itself, and what adding a difference rounds is not lost.
                 own = x.numel() if len(self._pushes) == 1 else self._node.trained
                 self.model[:own].copy_(x[:own])
-            self._waiting.discard(self._node.rank)
             return self.model.clone(), self.version
 
     def farewell_own(self, x: Tensor) -> None:
         """The server's own node has taken its last step: from now on ``x`` shows the model."""
         with self._node.undisturbed():
-            self._leave(self._node.rank)
+            self._gone.add(self._node.rank)
+            self._settle()
             self._shown = x
             self._show()
 
@@ -123,10 +133,6 @@ class Server:
             self._show()
         return NOTHING
 
-    def _farewell(self, peer: int, message: Message) -> Message:
-        self._leave(peer)
-        return NOTHING
-
     # ----------------------------------------------------------------------------------------------------------------
 
     def _begin(self, peer: int) -> None:
@@ -136,40 +142,71 @@ class Server:
         self._numbers[peer] = HELLO
         self._pushes[peer] = min((self._pushes[other] for other in self._workers() - {peer}), default=0)
 
-    def _leave(self, peer: int) -> None:
-        self._gone.add(peer)
-        self._waiting.discard(peer)
-        self._settle()
+    async def _watch(self, peer: int) -> None:
+        """Until a worker has come to its end or died, or nothing waits for it any more."""
+        for tries in range(1, _TRIES + 1):
+            try:
+                await self._node.ask(peer, END, NOTHING)
+                ended = True
+            except LostPeer:
+                ended = tries == _TRIES
+            with self._node.undisturbed():
+                if ended:
+                    self._gone.add(peer)
+                if ended or peer not in self._node.peers() or not (self._waiting or self._changes):
+                    self._watched.discard(peer)
+                    self._settle()
+                    return
 
     def _workers(self) -> set[int]:
         """Those who push and are still at it, as far as anybody knows."""
-        living = {*self._node.peers(), self._node.rank}
-        return {rank for rank in self._pushes if rank in living and rank not in self._gone}
+        return self._living() - self._gone
+
+    def _living(self) -> set[int]:
+        return self._pushes.keys() & {*self._node.peers(), self._node.rank}
+
+    def _share(self) -> float:
+        """What a push counts."""
+        return 1 / max(1, len(self._living())) if self._rate is None else self._rate
 
     def _take(self, peer: int, change: Tensor, version: int) -> None:
         self._changes.append((change, version))
+        self._gone.discard(peer)
         self._pushes[peer] = self._pushes.get(peer, 0) + 1
         self._folding.add(peer)
-        self._waiting.add(peer)
+        if peer != self._node.rank:
+            self._waiting.add(peer)
 
     def _settle(self, but: int | None = None) -> None:
-        """Fold if it is time to, and let go whoever need not wait any more."""
+        """Fold if it is time to, let go whoever need not wait any more, and watch those whom the others wait for."""
         workers = self._workers()
-        if len(self._changes) >= self._fold or (self._changes and workers <= self._folding):
+        self._waiting &= workers
+        if len(self._changes) >= self._fold:
             self._fold_all()
+        self._let_go(workers, but)
+        if self._changes and workers <= self._waiting | self._folding:
+            # Nobody is left who could bring another.
+            self._fold_all()
+            self._let_go(workers, but)
+        if self._waiting or self._changes:
+            for peer in sorted(workers - self._watched - {self._node.rank}):
+                self._watched.add(peer)
+                self._node.spawn(self._watch(peer))
+
+    def _let_go(self, workers: set[int], but: int | None) -> None:
         slowest = min((self._pushes[rank] for rank in workers), default=0)
         for peer in sorted(self._waiting - self._folding):
             if self._most_ahead is None or self._pushes[peer] - slowest <= self._most_ahead:
                 self._waiting.discard(peer)
-                if peer not in (but, self._node.rank):
+                if peer != but:
                     self._node.send(peer, self._reply(peer))
 
     def _fold_all(self) -> None:
-        trained = self._node.trained
+        trained, share = self._node.trained, self._share()
         for change, version in self._changes:
             staleness = max(0, self.version - version)
             self._node.count(f"staleness {_bucket(staleness)}")
-            self.model[:trained].add_(change[:trained], alpha=self._rate * (1 + staleness) ** -self._damping)
+            self.model[:trained].add_(change[:trained], alpha=share * (1 + staleness) ** -self._damping)
             # Batch-norm statistics are no sum of steps: they are the mean of the workers'.
             self.model[trained:].add_(change[trained:], alpha=1 / len(self._pushes))
         self._version += 1

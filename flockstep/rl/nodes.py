@@ -16,7 +16,7 @@ from flockstep.strategies.dpsgd import DPSGD
 from flockstep.trace import Row as Record
 from flockstep.trace import Trace
 
-EXCHANGE = DPSGD(ahead=1)
+EXCHANGE = DPSGD(ahead=1, server_lr=1.0)
 """Changes are added, and a worker goes on with one burst while its last one travels."""
 
 

@@ -1,7 +1,11 @@
 """Local steps whose models are averaged in the background, and two ways to take a mean in that comes late.
 
 CoCoD           s_i, a snapshot of x_i, is averaged while x_i takes k steps; then nothing that was learned is undone:
-                    x_i <- mean(s) + (x_i - s_i)
+                    x_i <- x_i + pull * (mean(s) - s_i)
+                With ``pull=1``, the paper's form, a node gives up all that it stood apart a period ago. Where the loss
+                is stiff that is too much: over the period most of it went by itself, taken away once more it stands
+                apart to the other side, a_r = (rho - pull) a_{r-1} + noise for nodes that keep rho of it. Half dies
+                out for every rho from 0 to 1, and is the default.
 
 OverlapLocalSGD nodes are pulled towards an anchor z, the same on all nodes, which is a mean that is one period old:
                     x_i <- x_i - pull * (x_i - z)                               every k steps
@@ -39,10 +43,13 @@ class CoCoD:
     own_gradients: ClassVar[bool] = True
 
     period: int = 8
+    pull: float = 0.5
+    """How much of what it stood apart a node gives up when the mean is there; 1: all of it, as the paper has it."""
     average: Average = Exact()
 
     def __post_init__(self) -> None:
         check.whole(self, "period", self.period)
+        check.fraction(self, "pull", check.positive(self, "pull", self.pull))
         average_for(self, self.average, MODELS)
 
     async def run(self, node: Node) -> None:
@@ -54,10 +61,10 @@ class CoCoD:
         async for k in node.steps():
             await node.step(await node.gradient(x))
             if (k + 1) % self.period == 0:
-                x.add_(await pending - snapshot)
+                x.add_(await pending - snapshot, alpha=self.pull)
                 snapshot.copy_(x)
                 pending = node.spawn(mean(snapshot))
-        x.add_(await pending - snapshot)
+        x.add_(await pending - snapshot, alpha=self.pull)
         x.copy_(await mean(x))
 
 

@@ -2,13 +2,25 @@
 
 State: W, the global model; x_i, which trains from it.
 
-DiLoCo          change_i = W - x_i;      W <- Nesterov(W, mean_i change_i);      x_i <- W                every H steps
+DiLoCo          change_i = W - x_i;      W <- Outer(W, mean_i change_i);      x_i <- W                   every H steps
 
-EagerDiLoCo     the same without waiting: the mean of others' changes is one period old, one's own part of it is fresh,
-                    W_i <- Nesterov(W_i, mean(old) + (change_i - old_i) / n)
-                so that the W_i differ by a fresh change / n. The first period has nothing of others: one's own stands
-                for all. Batch-norm statistics stay a node's own. When the run ends, the W_i are averaged.
+EagerDiLoCo     the same without waiting: x_i goes on, and moves when the mean is there, one period late.
+                    old_i = W - x_i, a period ago;      W' <- Outer(W, mean(old))
+                    x_i <- x_i + (W' - W) + (old_i + mean(old)) / 2
+                It keeps what it has learned meanwhile, and gives up half of what it stood apart. To give up all of it,
+                as CoCoD does, is too much where the loss is stiff: what was apart a period ago has come back by itself,
+                taken away once more it stands apart to the other side, a_r = (rho - 1) a_{r-1} + noise for nodes that
+                keep rho of it over a period. Half gives rho - 1/2, and dies out for every rho. W is the same for all.
+                With ``published=True`` as its authors have it: every node has a global model W_i, and
+                    W_i <- Outer(W_i, mean(old) + (change_i - old_i) / n);      x_i <- W_i
+                so that the W_i differ by a change / n. The first period has nothing of others: one's own stands for
+                all. When the run ends, the W_i are averaged. x_i then lacks what others have just learned, learns it
+                again, and W takes it twice: over hundreds of rounds that is little, in few of them it ends above the
+                loss of one node alone, at every outer rate and momentum that we tried.
+                Batch-norm statistics stay a node's own until the end.
 
+Outer is by default a plain average whose momentum grows with the rounds up to what the number of nodes bears (see
+``parts/outer.py``); the papers' is ``outer_lr=0.7, outer_momentum=0.9``; ``outer`` takes any torch optimizer.
 A period that the end of the run cuts short is closed like any other. The inner optimizer is yours, AdamW in the papers.
 
 Douillard et al.: DiLoCo, 2023, arXiv 2311.08105. Kale, Douillard, Donchev: eager updates for overlapped communication
@@ -22,85 +34,79 @@ Keeps   W and the outer momentum (EagerDiLoCo: and the change under way)
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from flockstep import check
 from flockstep.node import Node, Pending
-from flockstep.parts.averages import Exact
-from flockstep.parts.outer import Outer
-from flockstep.strategy import Average
+from flockstep.parts.outer import WithOuter
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Outer:
-    """What both have."""
-
-    own_gradients: ClassVar[bool] = True
-
-    period: int = 50
-    outer_lr: float = 0.7
-    outer_momentum: float = 0.9
-    average: Average = Exact()
-
-    def __post_init__(self) -> None:
-        check.whole(self, "period", self.period)
-        check.positive(self, "outer_lr", self.outer_lr)
-        if check.fraction(self, "outer_momentum", self.outer_momentum) >= 1:
-            raise ValueError(f"{type(self).__name__}.outer_momentum must be below 1, got {self.outer_momentum}")
-        check.has(self, "average", self.average, "start", kind="an average such as Exact()")
-
-
-@dataclass(frozen=True, kw_only=True)
-class DiLoCo(_Outer):
+class DiLoCo(WithOuter):
     """Step alone for long, then take one outer step together."""
 
     async def run(self, node: Node) -> None:
         """Periods of local steps, each closed by an outer one."""
         x, mean = node.params, self.average.start(node, "change")
         world = node.keep("global", x.clone())
-        outer = Outer(node, lr=self.outer_lr, momentum=self.outer_momentum)
+        outer = self.start_outer(node, world)
+
+        async def close_period(round: int) -> None:
+            outer.step(world, await mean(world - x), round=round)
+            x.copy_(world)
+
         k = node.step_count - 1
         async for k in node.steps():
             await node.step(await node.gradient(x))
             if (k + 1) % self.period == 0:
-                outer.step(world, await mean(world - x))
-                x.copy_(world)
+                await close_period((k + 1) // self.period)
         if (k + 1) % self.period:
-            outer.step(world, await mean(world - x))
-            x.copy_(world)
+            await close_period(1 + k // self.period)
 
 
 @dataclass(frozen=True, kw_only=True)
-class EagerDiLoCo(_Outer):
-    """Take the outer step at once, with what the others changed a period ago."""
+class EagerDiLoCo(WithOuter):
+    """Go on at once with what one has learned oneself; what others have comes a period late."""
+
+    published: bool = False
 
     async def run(self, node: Node) -> None:
-        """Periods of local steps, each closed by an outer one, while its mean travels in the next."""
+        """Periods of local steps, while the mean change of the last one travels."""
         x, mean = node.params, self.average.start(node, "change")
         world, old = node.keep("global", x.clone()), node.keep("change under way", torch.zeros_like(x))
-        outer = Outer(node, lr=self.outer_lr, momentum=self.outer_momentum)
+        outer, trained = self.start_outer(node, world), node.trained
 
-        async def close_period(pending: Pending[Tensor] | None) -> Pending[Tensor]:
+        async def close_period(pending: Pending[Tensor] | None, round: int) -> Pending[Tensor]:
+            if pending is not None:
+                late = await pending
+                jump = (old + late)[:trained] / 2 - world[:trained]
+                outer.step(world, late, round=round - 1)
+                x[:trained] += jump + world[:trained]
+            torch.sub(world, x, out=old)
+            return node.spawn(mean(old))
+
+        async def close_as_published(pending: Pending[Tensor] | None, round: int) -> Pending[Tensor]:
             fresh = world - x
             eager = fresh if pending is None else (await pending).add_(fresh - old, alpha=1 / node.size)
             # Added late, others' changes could carry a variance below zero.
-            eager[node.trained :] = fresh[node.trained :]
-            outer.step(world, eager)
+            eager[trained:] = fresh[trained:]
+            outer.step(world, eager, round=round)
             x.copy_(world)
             old.copy_(fresh)
             return node.spawn(mean(old))
 
+        close = close_as_published if self.published else close_period
         pending = node.spawn(mean(old)) if node.step_count >= self.period else None
         k = node.step_count - 1
         async for k in node.steps():
             await node.step(await node.gradient(x))
             if (k + 1) % self.period == 0:
-                pending = await close_period(pending)
+                pending = await close(pending, (k + 1) // self.period)
         if (k + 1) % self.period:
-            pending = await close_period(pending)
+            pending = await close(pending, 1 + k // self.period)
         if pending is not None:
-            await pending
-        x.copy_(await node.mean(world, "end"))
+            last = await pending
+            if not self.published:
+                outer.step(world, last, round=1 + k // self.period)
+        x.copy_(await node.mean(world, "end") if self.published else world)

@@ -2,7 +2,7 @@
 
 (Not differentially private SGD, and not decentralised parallel SGD, which is ``Gossip`` here.)
 
-    server    folds any M pushes, in any order:   v <- v + server_lr * sum_m change_m;     replies v
+    server    folds any M pushes, in any order:   v <- v + server_lr * sum_m change_m;     replies v; 1 / n of n workers
     worker    u <- v; p threads, B steps each, with no lock:   u <- u - eta g(u)           coordinates may be of any age
               pushes the change u - v with the version it had read: one message per p B steps
 
@@ -26,21 +26,15 @@ Keeps   the model as it was read, and its version; at the server the model and i
 from __future__ import annotations
 
 import warnings
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
-from torch import Tensor
-
 from flockstep import check
-from flockstep.errors import LostPeer
-from flockstep.message import NOTHING, Message
-from flockstep.node import Node, Pending
+from flockstep.node import Node
 from flockstep.parts.codecs.codec import Codec
 from flockstep.parts.codecs.raw import Raw
-from flockstep.parts.server import FAREWELL, HELLO, PUSH, RESTORE, Server, is_behind, is_held
-from flockstep.parts.stamps import stamped, unstamped
+from flockstep.parts.pushes import Worker
+from flockstep.parts.server import Server
 from flockstep.parts.suited import CHANGES, codec_for
 
 
@@ -54,8 +48,10 @@ class DPSGD:
     threads: int = 1
     local_steps: int = 1
     fold: int = 1
-    server_lr: float = 1.0
-    """What is added of a push: 1 / fold makes it a mean."""
+    server_lr: float | None = None
+    """What is added of a push. None: 1 / n for n living workers, so that as many steps as one node alone would take
+    bring the server as far, whatever n is. 1 is the paper's sum, which goes n times as far: for learning rates so
+    small that n of them are none too many."""
     ahead: int = 0
     max_staleness: int | None = None
     damping: float = 0.0
@@ -64,13 +60,16 @@ class DPSGD:
     server: int = 0
     server_trains: bool = True
     patience: int = 1000
+    """How many steps a worker takes without a reply of the server, in pushes of ``threads * local_steps`` each. At its
+    end a worker takes no more steps, and tries its last push as often, a second apart where the server is dead."""
 
     def __post_init__(self) -> None:
         for name in ("threads", "local_steps", "fold", "patience"):
             check.whole(self, name, getattr(self, name))
         for name in ("ahead", "server"):
             check.whole(self, name, getattr(self, name), at_least=0)
-        check.positive(self, "server_lr", self.server_lr)
+        if self.server_lr is not None:
+            check.positive(self, "server_lr", self.server_lr)
         check.not_negative(self, "damping", self.damping)
         if self.max_staleness is not None:
             check.whole(self, "max_staleness", self.max_staleness, at_least=0)
@@ -88,7 +87,8 @@ class DPSGD:
             server = self._open(node)
             if not self.server_trains:
                 return
-        worker = _Worker(self, node, server)
+        due = self.threads * self.local_steps
+        worker = Worker(node, self.server, server, self.codec, due=due, ahead=self.ahead, patience=self.patience)
         await worker.begin()
         if self.threads == 1:
             async for _ in node.steps():
@@ -122,134 +122,4 @@ class DPSGD:
                 f"DPSGD's analysis covers at most {cores} threads and {machines} workers for {total} steps in all; "
                 f"here are {self.threads} and {workers}",
                 stacklevel=2,
-            )
-
-
-class _Worker:
-    """One node's dealings with the server."""
-
-    def __init__(self, settings: DPSGD, node: Node, server: Server | None) -> None:
-        self._settings, self._node, self._server, self._x = settings, node, server, node.params
-        self._given = node.keep("given", node.params.clone())
-        self._version = node.keep("given version", torch.zeros(1, dtype=torch.int64))
-        self._number, self._greeted, self._codec = HELLO, False, settings.codec
-        self._due = settings.threads * settings.local_steps
-        self._unsent = self._alone = 0
-        self._push: tuple[Message, Tensor] | None = None
-        """The push that has no reply yet, and what the server reads in it."""
-        self._pending: Pending[Message | None] | None = None
-
-    async def begin(self) -> None:
-        """Read the model; what was not pushed yet, by a resumed worker or before the server was there, stays."""
-        if self._server is not None:
-            fresh, version = self._server.read_own()
-        else:
-            try:
-                version, _, inner = unstamped(await self._say(PUSH, stamped(NOTHING, 0, HELLO)))
-            except LostPeer:
-                self._miss_the_server()
-                return
-            fresh = Raw().decode(inner, self._given)
-        self._greeted, trained = True, self._node.trained
-        self._x[:trained].add_((fresh - self._given)[:trained])
-        self._x[trained:].copy_(fresh[trained:])
-        self._given.copy_(fresh)
-        self._version.fill_(version)
-
-    async def stepped(self, steps: int) -> None:
-        """So many steps were taken: push when it is time to, and take in what has come."""
-        self._unsent += steps
-        if self._pending is not None and (self._pending.done or self._unsent >= self._settings.ahead):
-            self._merge(await self._pending)
-            self._pending = None
-        if self._pending is None and self._unsent >= self._due:
-            await self._exchange(wait=self._settings.ahead == 0)
-
-    async def end(self) -> None:
-        """Push what is left, and say so."""
-        if self._pending is not None:
-            self._merge(await self._pending)
-            self._pending = None
-        if not isinstance(self._codec, Raw):
-            # No push will follow that could bring what a codec leaves out of the last: one more, exact.
-            self._codec, self._unsent = Raw(), max(1, self._unsent)
-        while self._unsent or self._push is not None:
-            # Without its last push, a worker's last steps would be lost.
-            await self._exchange(wait=True)
-        if self._server is not None:
-            self._server.farewell_own(self._x)
-        else:
-            with suppress(LostPeer):
-                await self._say(FAREWELL, NOTHING)
-
-    async def _exchange(self, *, wait: bool) -> None:
-        """Push all that is new, or once more what had no reply."""
-        if self._server is not None:
-            change = self._x - self._given
-            fresh, version = self._server.push_own(self._x, change, int(self._version))
-            self._unsent = 0
-            self._take(fresh, change, version)
-            return
-        if not self._greeted:
-            await self.begin()
-        if not self._greeted:
-            return
-        if self._push is None:
-            message = self._codec.encode(self._x - self._given, self._node.rng)
-            self._number += 1
-            push = stamped(message, int(self._version), self._number)
-            self._push = push, self._codec.decode(message, self._given)
-        self._unsent = 0
-        replying = self._reply(self._push[0], self._given.clone())
-        if wait:
-            self._merge(await replying)
-        else:
-            self._pending = self._node.spawn(replying)
-
-    async def _reply(self, push: Message, given: Tensor) -> Message | None:
-        """What the server replies to a push; None if it is gone."""
-        version, number, _ = unstamped(push)
-        try:
-            reply = await self._say(PUSH, push)
-            if is_behind(reply):
-                await self._say(RESTORE, stamped(Raw().encode(given, self._node.rng), version))
-                reply = await self._say(PUSH, push)
-            # A letter may answer an earlier push, whose reply came too late.
-            while is_held(reply) or unstamped(reply)[1] != number:
-                reply = await self._node.receive(self._settings.server)
-            return reply
-        except LostPeer:
-            return None
-
-    async def _say(self, topic: str, message: Message) -> Message:
-        return await self._node.ask(self._settings.server, topic, message)
-
-    def _merge(self, reply: Message | None) -> None:
-        if reply is None:
-            self._miss_the_server()
-        elif self._push is not None:
-            version, _, inner = unstamped(reply)
-            self._take(Raw().decode(inner, self._given), self._push[1], version)
-            self._push, self._alone = None, 0
-
-    def _take(self, fresh: Tensor, pushed: Tensor, version: int) -> None:
-        """The steps taken since the push, and what the codec left out of it, stay.
-
-        A worker's batch-norm statistics stay its own, and the server is told how they move: it has the mean of all.
-        """
-        trained = self._node.trained
-        self._node.count("exchanges")
-        self._x[:trained].add_((fresh - self._given).sub_(pushed)[:trained])
-        self._given[:trained].copy_(fresh[:trained])
-        self._given[trained:].add_(pushed[trained:])
-        self._version.fill_(version)
-
-    def _miss_the_server(self) -> None:
-        self._node.count("server lost")
-        self._alone += self._due
-        if self._alone > self._settings.patience:
-            raise LostPeer(
-                f"node {self._node.rank} has lost the server, node {self._settings.server}, for more than "
-                f"{self._settings.patience} steps",
-                rank=self._node.rank,
             )

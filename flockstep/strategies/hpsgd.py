@@ -2,19 +2,29 @@
 
 State: W, the global model, the same on all nodes; x_i, a replica of it that trains.
 
-    period r    x_i starts at W_r and takes k_r steps;      change_{r,i} = W_r - x_i
-    merge       W_{r+1} = W_r - outer_lr * mean_i change_{r-1,i};      x_i <- W_{r+1};      launch the mean of change_r
+    period r    x_i starts at s_i and takes k_r steps;      change_{r,i} = s_i - x_i
+    merge       W_{r+1} = W_r - outer_lr * mean_i change_{r-1,i};      launch the mean of change_r
+                x_i <- x_i - pull * (x_i - W_{r+1})
 
-What a node has learned in a period leaves its replica at the merge, but is under way, and comes back with everybody
-else's at the next one: every gradient enters W exactly once. When the run ends, what is under way and what is pending
-are both taken in. k is fixed (``local_steps``) or adapts: as many steps as fit into one synchronisation. Each node says
-how many fitted; the number travels with the mean, so that all merge at the same step.
+W lacks the period that has just ended. With ``pull=1``, the paper's form, so does the replica: it restarts from W, and
+takes the same steps again as long as W has not heard of them. By default a replica keeps three quarters of where it is.
+Whatever the pull is, what is sent is what steps have changed, so every gradient enters W exactly once. When the run
+ends, what is under way and what is pending are both taken in. k is fixed (``local_steps``) or adapts: as many steps as
+fit into one synchronisation. Each node says how many fitted; the number travels with the mean, so that all merge at the
+same step.
+
+Why a quarter: where k steps go the share c of the way to the optimum, W and a replica follow
+
+    z^2 - (1 + (1 - pull)(1 - c)) z + (1 - pull)(1 - c) + outer_lr pull c = 0
+
+Steps in a narrow valley (c = 1) swing by z^2 - z + outer_lr pull = 0, and 1/4 is the largest pull without a swing. How
+far nodes lie apart shrinks by (1 - pull)(1 - c) per period: it cannot swing.
 
 Zhou, Ye, Zhang, Lv: hierarchical parallel SGD, arXiv 2009.02701.
 
 Sends   one change per period, in the background
 Waits   for a mean that takes longer than its period
-Keeps   W, the change under way, and the batch-norm statistics it is the change of
+Keeps   W, where the replica started, the change under way, and the batch-norm statistics it is the change of
 """
 
 from __future__ import annotations
@@ -39,7 +49,7 @@ _FIRST, _MORE = 8, 4
 
 @dataclass(frozen=True, kw_only=True)
 class HPSGD:
-    """Train on a replica while the last period's change is averaged."""
+    """Train on a replica while the last period's change is averaged, and let it follow the global model."""
 
     own_gradients: ClassVar[bool] = True
 
@@ -48,6 +58,8 @@ class HPSGD:
     k_min: int = 1
     k_max: int = 64
     outer_lr: float = 1.0
+    pull: float = 0.25
+    """How much of its lead on the global model a replica gives up at a merge; 1: all of it, as the paper has it."""
     average: Average = Exact()
 
     def __post_init__(self) -> None:
@@ -56,17 +68,29 @@ class HPSGD:
         if check.whole(self, "k_max", self.k_max) < check.whole(self, "k_min", self.k_min):
             raise ValueError(f"HPSGD.k_max must be at least k_min, {self.k_min}, got {self.k_max}")
         check.positive(self, "outer_lr", self.outer_lr)
+        check.fraction(self, "pull", check.positive(self, "pull", self.pull))
         check.has(self, "average", self.average, "start", kind="an average such as Exact()")
 
     async def run(self, node: Node) -> None:
         """Periods of local steps, each with the mean of the last one behind it."""
         x, mean, outer = node.params, self.average.start(node, "change"), Outer(node, lr=self.outer_lr)
-        watch = Oscillation("HPSGD", speaks=node.rank == 0)
-        world, change = node.keep("global", x.clone()), node.keep("change under way", torch.zeros_like(x))
+        # What it sees are swings of merges after which replicas restart from W; others hold no swing for long.
+        watch = Oscillation("HPSGD", speaks=node.rank == 0) if self.pull == 1 else None
+        world, begin = node.keep("global", x.clone()), node.keep("begin", x.clone())
+        change = node.keep("change under way", torch.zeros_like(x))
         since = node.keep("statistics under way", outer.statistics(x).clone())
         state = node.keep("period", torch.tensor([self.local_steps or self._within(_FIRST), 0, 0]))
         k, taken, fitted = state.tolist()
         flight = _Flight(self, node, mean, change, fitted) if fitted else None
+
+        def merge(landed: tuple[Tensor, float]) -> int:
+            """Take in what was under way; how many steps the next period has."""
+            moved, fit = landed
+            if watch is not None:
+                watch.see(moved[: node.trained])
+            outer.step(world, moved, since=since)
+            return self.local_steps or self._within(math.ceil(fit))
+
         async for _ in node.steps():
             await node.step(await node.gradient(x))
             taken += 1
@@ -76,29 +100,22 @@ class HPSGD:
                 # One that is still under way needs more steps; nobody knows how many more.
                 fitted = k if flight is None else flight.fitted or _MORE * k
                 landed = None if flight is None else await flight.landed()
-                torch.sub(world, x, out=change)
-                begun = outer.statistics(world).clone()
+                torch.sub(begin, x, out=change)
                 if landed is not None:
-                    k = self._merge(world, *landed, outer, since, watch)
-                x.copy_(world)
-                since.copy_(begun)
+                    k = merge(landed)
+                since.copy_(outer.statistics(begin))
+                x[: node.trained].lerp_(world[: node.trained], self.pull)
+                outer.statistics(x).copy_(outer.statistics(world))
+                begin.copy_(x)
                 flight, taken = _Flight(self, node, mean, change, fitted), 0
             state.copy_(torch.tensor([k, taken, fitted]))
-        last, begun = world - x, outer.statistics(world).clone()
         if flight is not None:
-            self._merge(world, *await flight.landed(), outer, since, watch)
+            merge(await flight.landed())
         if taken:
-            outer.step(world, await mean(last), since=begun)
+            outer.step(world, await mean(begin - x), since=outer.statistics(begin))
         x.copy_(world)
+        begin.copy_(world)
         state.copy_(torch.tensor([k, 0, 0]))
-
-    def _merge(
-        self, world: Tensor, change: Tensor, fitted: float, outer: Outer, since: Tensor, watch: Oscillation
-    ) -> int:
-        """Take in what was under way; how many steps the next period has."""
-        watch.see(change[: change.numel() - since.numel()])
-        outer.step(world, change, since=since)
-        return self.local_steps or self._within(math.ceil(fitted))
 
     def _within(self, k: int) -> int:
         return min(max(k, self.k_min), self.k_max)

@@ -2,12 +2,17 @@
 
 State: W, the global model; x_i, which trains. Both are cut into fragments p = 0, 1, ... P-1.
 
-    at step t = (p+1) H/P (mod H)       launch the mean of change_p = W_p - x_p
-    ``delay`` steps later               W_p <- Nesterov(W_p, mean change_p);      x_p <- (1-alpha) W_p + alpha x_p
+    ``delay`` steps before its turn     launch the mean of change_p = W_p - x_p
+    on its turn, (p+1) H/P (mod H)      W_p <- Outer(W_p, mean change_p);
+                                        x_p <- W_p + what x_p has learned since the launch
 
-With ``delay=0`` a node waits for the mean at once. With ``alpha=0`` what a fragment has learned during the delay is
-dropped, as in the paper; alpha keeps a share. When the run ends, what is under way is taken in, and what each fragment
-has learned since is closed as one more round.
+A fragment whose first turn comes before ``delay`` steps are taken waits for its next one. With ``delay=0`` a node waits
+for the mean at once. As published, ``alpha`` mixes instead: x_p <- (1-alpha) W_p + alpha x_p, and what a fragment has
+learned during the delay is dropped, or partly kept. Where the delay is a large part of the period, that is much.
+When the run ends, what is under way is taken in, and what each fragment has learned since is closed as one more round.
+
+Outer is by default a plain average whose momentum grows with the rounds up to what the number of nodes bears (see
+``parts/outer.py``); the paper's is ``outer_lr=0.4, outer_momentum=0.9``; ``outer`` takes any torch optimizer.
 
 Douillard et al.: streaming DiLoCo with overlapping communication, 2025, arXiv 2501.18512.
 
@@ -20,16 +25,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from flockstep import check
 from flockstep.node import Node, Pending
-from flockstep.parts.averages import Exact
-from flockstep.parts.outer import Outer
-from flockstep.strategy import Average, Mean
+from flockstep.parts.outer import WithOuter
+from flockstep.strategy import Mean
 
 
 class _Fragment(NamedTuple):
@@ -39,38 +43,33 @@ class _Fragment(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class StreamingDiLoCo:
-    """A fragment at a time, and never wait if ``delay`` steps are enough for it."""
+class StreamingDiLoCo(WithOuter):
+    """A fragment at a time, and never wait if ``delay`` steps are enough for it.
 
-    own_gradients: ClassVar[bool] = True
+    A fragment leaves ``delay`` steps before its turn and is taken in on it.
+    """
 
     period: int = 100
     fragments: int = 4
     delay: int = 5
-    alpha: float = 0.5
-    outer_lr: float = 0.4
-    outer_momentum: float = 0.9
-    average: Average = Exact()
+    alpha: float | None = None
 
     def __post_init__(self) -> None:
-        check.whole(self, "period", self.period)
+        super().__post_init__()
         if check.whole(self, "fragments", self.fragments) > self.period:
             raise ValueError(
                 f"StreamingDiLoCo.fragments must be at most the period, {self.period}, got {self.fragments}"
             )
         if check.whole(self, "delay", self.delay, at_least=0) >= self.period:
             raise ValueError(f"StreamingDiLoCo.delay must be below the period, {self.period}, got {self.delay}")
-        check.fraction(self, "alpha", self.alpha)
-        check.positive(self, "outer_lr", self.outer_lr)
-        if check.fraction(self, "outer_momentum", self.outer_momentum) >= 1:
-            raise ValueError(f"StreamingDiLoCo.outer_momentum must be below 1, got {self.outer_momentum}")
-        check.has(self, "average", self.average, "start", kind="an average such as Exact()")
+        if self.alpha is not None:
+            check.fraction(self, "alpha", self.alpha)
 
     async def run(self, node: Node) -> None:
         """Local steps; at each, a fragment may leave and another arrive."""
         x, pieces = node.params, self._cut(node)
         world, change = node.keep("global", x.clone()), node.keep("changes under way", torch.zeros_like(x))
-        outer = Outer(node, lr=self.outer_lr, momentum=self.outer_momentum)
+        outer = self.start_outer(node, world, [*(piece.begin for piece in pieces), x.numel()])
         launched = node.keep("launched at", torch.full((len(pieces),), -1))
         flying: dict[int, Pending[Tensor]] = {}
 
@@ -80,8 +79,14 @@ class StreamingDiLoCo:
 
         async def land(p: int) -> None:
             begin, end, _ = pieces[p]
-            outer.step(world, await flying.pop(p), begin)
-            x[begin:end].mul_(self.alpha).add_(world[begin:end], alpha=1 - self.alpha)
+            learned = world[begin:end] - change[begin:end] - x[begin:end]
+            outer.step(world, await flying.pop(p), begin, round=self._rounds(p, int(launched[p])))
+            if self.alpha is None:
+                # Statistics do not add up: the others' mean is all that is taken.
+                learned[max(node.trained - begin, 0) :] = 0
+                torch.sub(world[begin:end], learned, out=x[begin:end])
+            else:
+                x[begin:end].mul_(self.alpha).add_(world[begin:end], alpha=1 - self.alpha)
             launched[p] = -1
 
         for p in (launched >= 0).nonzero().flatten().tolist():
@@ -91,7 +96,7 @@ class StreamingDiLoCo:
             await node.step(await node.gradient(x))
             t = k + 1
             for p, (begin, end, _) in enumerate(pieces):
-                if (t - self._turn(p)) % self.period == 0:
+                if self._leaves(p, t):
                     torch.sub(world[begin:end], x[begin:end], out=change[begin:end])
                     launched[p] = t
                     launch(p)
@@ -100,13 +105,23 @@ class StreamingDiLoCo:
         for p, (begin, end, mean) in enumerate(pieces):
             if p in flying:
                 await land(p)
-            if t % self.period != self._turn(p) % self.period:
-                outer.step(world, await mean(world[begin:end] - x[begin:end]), begin)
+            if not self._leaves(p, t):
+                left = await mean(world[begin:end] - x[begin:end])
+                outer.step(world, left, begin, round=self._rounds(p, t) + 1)
         x.copy_(world)
 
-    def _turn(self, p: int) -> int:
-        """After how many steps of a period a fragment leaves."""
-        return (p + 1) * self.period // self.fragments
+    def _first(self, p: int) -> int:
+        """After how many steps a fragment leaves for the first time, 1 to a period."""
+        turn = (p + 1) * self.period // self.fragments
+        return (turn - self.delay - 1) % self.period + 1
+
+    def _leaves(self, p: int, t: int) -> bool:
+        """Whether a fragment leaves after ``t`` steps."""
+        return t > 0 and (t - self._first(p)) % self.period == 0
+
+    def _rounds(self, p: int, t: int) -> int:
+        """How often a fragment has left in ``t`` steps."""
+        return (t - self._first(p)) // self.period + 1
 
     def _cut(self, node: Node) -> list[_Fragment]:
         """Pieces of about equal size, between tensors where there are enough of them."""

@@ -1,12 +1,13 @@
 """Random pairs average their models, in the background of training; nobody waits, and nobody is interrupted.
 
-State of node i: x_i, the live model; s_i, its value when the local phase began; y_i, the copy that others see.
+State of node i: x_i, the live model; s_i, its value at the last merge; y_i, the copy that others see.
 
 Swarm (B)   y_i, y_j are averaged with a random neighbour j while i takes H steps on x_i:
                 d = (Q(y_j) - Q(y_i)) / 2;      y_i <- y_i + d;      y_j <- y_j - d
-            after H steps, whatever has come by then,   y_i <- y_i + (x_i - s_i);    x_i, s_i <- y_i
+            after every step, whatever has come by then,   y_i <- y_i + (x_i - s_i);    x_i, s_i <- y_i
             so that the sum of all y moves by local progress only, exactly, whatever the codec does. A node averages
-            with one other at a time, and in turns: about once per phase it calls, or is called.
+            with one other at a time, and in turns: about once per phase it calls, or is called. In the paper x and y
+            are merged after H steps only (``merge_every_step=False``).
 
 SwarmPull   (C)  x_i <- (x_i + Q(x_j)) / 2 every H steps; j is only read.
 
@@ -17,7 +18,7 @@ arXiv 1910.12308.
 
 Sends   one coded model, and gets one, per H steps
 Waits   for nobody (B; C for one reply per H steps)
-Keeps   the copy, where the phase began, the distances seen, and a reply until its caller has it (B)
+Keeps   the copy, what it was at the last merge, the distances seen, and a reply until its caller has it (B)
 """
 
 from __future__ import annotations
@@ -71,6 +72,10 @@ class Swarm(_Local):
 
     one_sided: ClassVar[bool] = True
 
+    merge_every_step: bool = True
+    """Show others what was learned, and take what they brought, after every step, not at the end of a phase only: what
+    waits for that end makes nodes learn less from each other (docs/swarm.md has figures). False is the paper's way."""
+
     async def run(self, node: Node) -> None:
         """Phases of local steps, each with one exchange behind it."""
         x, left = node.params, 0
@@ -82,7 +87,7 @@ class Swarm(_Local):
                 left = self.phase(node.rng)
             await node.step(await node.gradient(x))
             left -= 1
-            if left == 0:
+            if left == 0 or self.merge_every_step:
                 meetings.merge(x, s)
         await meetings.end(x, s)
 

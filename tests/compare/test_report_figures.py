@@ -9,9 +9,9 @@ import pytest
 from report_samples import comparison, record, rows
 
 from flockstep.compare.folder import Outcome, Results
-from flockstep.compare.report import cells
+from flockstep.compare.report import cells, words
 from flockstep.compare.report.curves import AXES, curve
-from flockstep.compare.report.figures import shares, summaries, target_of
+from flockstep.compare.report.figures import shares, summaries, target_of, yardstick
 from flockstep.compare.report.sheets import write_rows, write_table
 from flockstep.trace import NodeReport, Trace
 
@@ -93,13 +93,28 @@ def test_a_target_that_a_seed_missed_is_not_reached():
     first, second = summaries(results, 2.5)
     assert first.time is None
     assert " ".join(cells.time(first)) == "not reached (2 of 3 seeds)"
-    # The first row has no time: there is nothing to be a ratio of.
+    # The first has no time, and did badly: it is no yardstick, and the second is measured by itself.
     assert first.speedup is None
-    assert second.speedup is None
+    assert second.speedup == 1.0
     assert second.time == pytest.approx(0.5)
     assert cells.time(second) == ("500 ms", "500 ms to 750 ms")
     none_asked = summaries(results, None)
     assert cells.time(none_asked[0]) == (cells.NONE, "")
+
+
+def test_a_baseline_that_did_badly_itself_is_flagged_and_no_yardstick():
+    slow, fast, bad = [run([4, 3, 2, 1])], [run([4, 1, 1, 1])], [run([4, 3.9, 3.8, 3.7])]
+    well = summaries(Results(record(3, 1), [slow, fast, bad]), 1.5)
+    assert yardstick(well).index == 0 and well[1].speedup > 2
+    assert "yardstick" not in " ".join(words.findings(well, 1.5))
+    badly = summaries(Results(record(3, 1), [bad, slow, fast]), 1.5)
+    assert [line.did_well for line in badly] == [False, True, True]
+    assert yardstick(badly).index == 1 and badly[1].speedup == 1.0 and badly[2].speedup > 2
+    said = words.findings(badly, 1.5)
+    assert said[0].startswith(f"{badly[0].label} did badly itself")
+    assert f"as fast as {badly[1].label}" in said[1] and f"as fast as {badly[1].label}" in cells.headings(badly)
+    # Where nobody did well there is nothing better than the first.
+    assert yardstick(summaries(Results(record(1, 1), [[]]), 1.5)).index == 0 and yardstick([]) is None
 
 
 def test_losses_that_are_not_finite_are_told():

@@ -1,6 +1,7 @@
 """The page's text: what it tells, that nothing a user wrote becomes markup, and that equal results give equal pages."""
 
 import itertools
+import math
 import re
 import sys
 from dataclasses import replace
@@ -78,6 +79,7 @@ def test_the_table_tells_the_figures(made):
         "time to target",
         f"times as fast as {lines[0].label}",
         "bytes per node",
+        "spread",
         *KINDS,
         "failures",
     ]
@@ -87,10 +89,11 @@ def test_the_table_tells_the_figures(made):
         assert told[1].split()[0] == f"{line.loss:.4g}"
         assert ("±" in told[1]) == (len(results.plan.seeds) > 1)
         assert float(told[3].rstrip("×")) == pytest.approx(line.speedup, rel=0.01)
-        assert told[5:8] == [f"{line.shares[kind]:.0%}" for kind in KINDS]
-        assert told[8] == "none"
+        assert told[5] == f"{line.spread:.3g}"
+        assert told[6:9] == [f"{line.shares[kind]:.0%}" for kind in KINDS]
+        assert told[9] == "none"
     keys = [a["data-value"] for tag, a in page.tags if tag == "td"]
-    assert [float(key) for key in keys[1::9]] == [line.loss for line in lines]
+    assert [float(key) for key in keys[1::10]] == [line.loss for line in lines]
 
 
 def test_the_page_knows_command_versions_and_seeds(made):
@@ -164,9 +167,9 @@ def test_a_comparison_of_which_little_is_there():
     page = written(Results(record(4, 2, 1), [[bare], [], [lost], comparison(1, 2, 1).runs[0]]))
     body = page.told_table[1:]
     assert body[0][1:3] == ["–", "not reached (1 of 1 seeds)"]
-    assert "1 of 2 seeds" in body[0][8]
-    assert "it never began" in body[0][8]
-    assert body[1][8] == "2 not run"
+    assert "1 of 2 seeds" in body[0][9]
+    assert "it never began" in body[0][9]
+    assert body[1][9] == "2 not run"
     assert body[2][1] == "not finite (1 of 1 seeds)"
     assert page.told["timelines"][:3] == [None] * 3
     assert page.told["losses"]["seconds"][0]["x"] == []
@@ -244,3 +247,11 @@ def test_every_eye_can_tell_the_colors_apart(theme, eyes):
     # Ten is where two colors are seen to differ at a glance.
     for one, other in itertools.combinations(palette, 2):
         assert np.linalg.norm(lab(one, EYES[eyes]) - lab(other, EYES[eyes])) > 10, (one, other)
+
+
+def test_nodes_that_drift_apart_are_told_of_in_table_and_findings():
+    apart = [replace(row, spread=math.exp(step)) for step, row in enumerate(rows([3.0 - 0.1 * k for k in range(12)]))]
+    outcome = Outcome(0, Trace("", apart, [NodeReport(0, seconds=1.0)], {}), None)
+    page = written(Results(record(1, 1, 1), [[outcome]]))
+    assert page.told_table[1][5] == f"{math.exp(11):.3g} drifting apart"
+    assert any("the nodes drift apart" in text for text in page.words)

@@ -34,3 +34,16 @@ def test_each_node_has_a_line_and_one_that_is_gone_says_so_in_words(tmp_path):
     assert "Node 2 gone: its process 102 is dead" in words
     assert "4.0 s  node 2 gone" in words
     assert "…" not in words
+
+
+def test_nodes_that_drift_apart_are_told_of(tmp_path):
+    def row(k, spread):
+        return {"row": {"seconds": 0.1 * k, "step": k, "loss": 2 - 0.1 * k, "bytes": 0.0, "spread": spread}}
+
+    write(tmp_path, 0, who(0, 1), *(row(k, None) for k in range(3)), *(row(k, 2.0**k) for k in range(3, 15)), beat(9.9))
+    words = " ".join(shown(tmp_path, width=300).split())
+    assert "running for 10 s, spread 1.64e+04" in words
+    assert "Attention: the nodes drift apart" in words
+    write(tmp_path, 1, who(1, 2), *(row(k, 0.5) for k in range(20, 40)), beat(9.9))
+    words = " ".join(shown(tmp_path, width=300).split())
+    assert ", spread 0.5 " in words and "drift" not in words

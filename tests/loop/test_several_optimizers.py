@@ -146,8 +146,9 @@ def test_clips_measure_groups_that_do_not_train_as_nothing(strategy):
         return weights(model)
 
     plain, more = (fs.simulate(lambda extra=extra: body(extra), nodes=2).results for extra in (False, True))
+    # Not to the bit: a longer vector's norm may be summed in another order, as the processor likes.
     for rank in (0, 1):
-        assert_same(plain[rank], more[rank])
+        torch.testing.assert_close(plain[rank], more[rank], rtol=1e-5, atol=1e-6)
 
 
 def test_adamw_decays_on_all_nodes_or_on_none():

@@ -173,7 +173,12 @@ class Mortal(ActorCriticBursts):
 def test_a_killed_worker_costs_its_rollout_only():
     workload = Mortal(env="CartPole-v1", settings=Settings(local_updates=25))
     trace = fs.launch(
-        fs.DPSGD(ahead=1), workload, nodes=2, steps=fs.Budget(steps=150), optimizer=ARRIVE, record_every=10
+        fs.DPSGD(ahead=1, server_lr=1.0),
+        workload,
+        nodes=2,
+        steps=fs.Budget(steps=150),
+        optimizer=ARRIVE,
+        record_every=10,
     )
     # The other takes what is left of the work; what had been pushed of the dead one's is in the model.
     assert trace.nodes[0].gradients >= 145

@@ -23,8 +23,24 @@ def hpsgd(x0, gradients, steps, eta, k, outer_lr=1.0):
     return [world] * len(gradients)
 
 
-def cocod(x0, gradients, steps, eta, period):
-    """x <- mean(s) + (x - s)."""
+def hpsgd_pulled(x0, gradients, steps, eta, k, outer_lr, pull):
+    """The same W, as sums of gradients: a replica gives up a share of its lead on it at every merge."""
+    n, world, replicas = len(gradients), x0.copy(), [x0.copy() for _ in gradients]
+    under_way = learned = np.zeros_like(x0)
+    for t in range(1, steps + 1):
+        for i, gradient in enumerate(gradients):
+            step = eta * gradient(replicas[i])
+            replicas[i] = replicas[i] - step
+            learned = learned + step / n
+        if t % k == 0:
+            world = world - outer_lr * under_way
+            under_way, learned = learned, np.zeros_like(x0)
+            replicas = [(1 - pull) * x + pull * world for x in replicas]
+    return [world - outer_lr * (under_way + learned)] * n
+
+
+def cocod(x0, gradients, steps, eta, period, pull):
+    """x <- x + pull (mean(s) - s)."""
     xs = [x0.copy() for _ in gradients]
     snapshots = [x.copy() for x in xs]
     for k in range(steps):
@@ -32,10 +48,10 @@ def cocod(x0, gradients, steps, eta, period):
             x -= eta * gradient(x)
         if (k + 1) % period == 0:
             mean = np.mean(snapshots, axis=0)
-            xs = [mean + (x - s) for x, s in zip(xs, snapshots, strict=True)]
+            xs = [x + pull * (mean - s) for x, s in zip(xs, snapshots, strict=True)]
             snapshots = [x.copy() for x in xs]
     mean = np.mean(snapshots, axis=0)
-    xs = [mean + (x - s) for x, s in zip(xs, snapshots, strict=True)]
+    xs = [x + pull * (mean - s) for x, s in zip(xs, snapshots, strict=True)]
     return [np.mean(xs, axis=0)] * len(xs)
 
 
@@ -55,18 +71,24 @@ def overlap_local_sgd(x0, gradients, steps, eta, period, pull, beta):
 
 
 class Nesterov:
-    """As torch.optim.SGD(nesterov=True)."""
+    """As torch.optim.SGD(nesterov=True); without a momentum, that of the round on so many nodes."""
 
-    def __init__(self, like, lr, momentum):
+    def __init__(self, like, lr, momentum, nodes=1):
         self.lr, self.momentum, self.velocity = lr, momentum, np.zeros_like(like)
+        self.nodes, self.round = nodes, 0
 
     def __call__(self, world, change):
-        self.velocity = self.momentum * self.velocity + change
-        return world - self.lr * (change + self.momentum * self.velocity)
+        self.round += 1
+        mu = self.momentum
+        if mu is None:
+            gain = max(1.0, self.round / 5)
+            mu = 1 - 1 / min(gain, np.sqrt(self.nodes))
+        self.velocity = mu * self.velocity + change
+        return world - self.lr * (change + mu * self.velocity)
 
 
 def diloco(x0, gradients, steps, eta, period, lr, momentum):
-    world, xs, outer = x0.copy(), [x0.copy() for _ in gradients], Nesterov(x0, lr, momentum)
+    world, xs, outer = x0.copy(), [x0.copy() for _ in gradients], Nesterov(x0, lr, momentum, len(gradients))
     for k in range(steps):
         for x, gradient in zip(xs, gradients, strict=True):
             x -= eta * gradient(x)
@@ -80,7 +102,7 @@ def eager_diloco(x0, gradients, steps, eta, period, lr, momentum):
     """Each node's own outer step: the others' old changes, its own fresh one."""
     n = len(gradients)
     worlds, xs = [x0.copy() for _ in gradients], [x0.copy() for _ in gradients]
-    outers, old = [Nesterov(x0, lr, momentum) for _ in gradients], None
+    outers, old = [Nesterov(x0, lr, momentum, n) for _ in gradients], None
     for k in range(steps):
         for x, gradient in zip(xs, gradients, strict=True):
             x -= eta * gradient(x)
@@ -93,28 +115,53 @@ def eager_diloco(x0, gradients, steps, eta, period, lr, momentum):
     return [np.mean(worlds, axis=0)] * n
 
 
+def eager_diloco_keeping(x0, gradients, steps, eta, period, lr, momentum):
+    """One global model, which takes changes a period late; nodes keep what they learned, and half of their distance."""
+    world, outer = x0.copy(), Nesterov(x0, lr, momentum, len(gradients))
+    xs, flying = [x0.copy() for _ in gradients], None
+    for k in range(steps):
+        for x, gradient in zip(xs, gradients, strict=True):
+            x -= eta * gradient(x)
+        if (k + 1) % period == 0 or k + 1 == steps:
+            if flying is not None:
+                before, centre = world, np.mean(flying, axis=0)
+                world = outer(world, centre)
+                for x, old in zip(xs, flying, strict=True):
+                    x += (world - before + centre) + 0.5 * (old - centre)
+            flying = [world - x for x in xs]
+    world = outer(world, np.mean(flying, axis=0))
+    return [world] * len(gradients)
+
+
 def streaming_diloco(x0, gradients, steps, eta, *, period, cuts, delay, alpha, lr, momentum, seen=None):
-    """Fragments [cuts[p], cuts[p+1]) leave at step (p+1) H/P (mod H), and land ``delay`` steps later."""
+    """Fragments [cuts[p], cuts[p+1]) leave ``delay`` steps before their turn, (p+1) H/P (mod H), and land on it.
+
+    Without an alpha, what was learned in between is kept.
+    """
     count = len(cuts) - 1
     world, xs = x0.copy(), [x0.copy() for _ in gradients]
-    outers = [Nesterov(x0[cuts[p] : cuts[p + 1]], lr, momentum) for p in range(count)]
+    outers = [Nesterov(x0[cuts[p] : cuts[p + 1]], lr, momentum, len(gradients)) for p in range(count)]
     flying = {}
 
     def part(p):
         return slice(cuts[p], cuts[p + 1])
 
     def land(p):
-        _, change = flying.pop(p)
+        _, sent = flying.pop(p)
+        change = np.mean([world[part(p)] - x for x in sent], axis=0)
         world[part(p)] = outers[p](world[part(p)], change)
-        for x in xs:
-            x[part(p)] = (1 - alpha) * world[part(p)] + alpha * x[part(p)]
+        for x, before in zip(xs, sent, strict=True):
+            if alpha is None:
+                x[part(p)] = world[part(p)] + x[part(p)] - before
+            else:
+                x[part(p)] = (1 - alpha) * world[part(p)] + alpha * x[part(p)]
 
     for t in range(1, steps + 1):
         for x, gradient in zip(xs, gradients, strict=True):
             x -= eta * gradient(x)
         for p in range(count):
-            if t % period == (p + 1) * period // count % period:
-                flying[p] = t, np.mean([world[part(p)] - x[part(p)] for x in xs], axis=0)
+            if (t + delay) % period == (p + 1) * period // count % period:
+                flying[p] = t, [x[part(p)].copy() for x in xs]
             if p in flying and t - flying[p][0] >= delay:
                 land(p)
         if seen is not None:
@@ -122,6 +169,6 @@ def streaming_diloco(x0, gradients, steps, eta, *, period, cuts, delay, alpha, l
     for p in range(count):
         if p in flying:
             land(p)
-        if steps % period != (p + 1) * period // count % period:
+        if (steps + delay) % period != (p + 1) * period // count % period:
             world[part(p)] = outers[p](world[part(p)], np.mean([world[part(p)] - x[part(p)] for x in xs], axis=0))
     return [world] * len(gradients)

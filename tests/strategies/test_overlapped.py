@@ -15,6 +15,7 @@ from flockstep.node import stream
 from flockstep.parts.oscillation import Oscillation
 from flockstep.testing import check_strategy, check_synchronous
 from flockstep.workloads.convex import Quadratics
+from flockstep.workloads.language import CharLSTM
 
 # Many of these settings swing, which HPSGD says; the tests below that are about it listen.
 pytestmark = pytest.mark.filterwarnings("ignore:HPSGD. merges swing")
@@ -54,7 +55,16 @@ def check(strategy, size, steps, expected):
 def test_hpsgd(size, k, steps):
     for outer_lr in (1.0, 0.6):
         expected = oracles.hpsgd(np.zeros(DIM), gradients_of(size), steps, ETA, k, outer_lr)
-        check(fs.HPSGD(local_steps=k, outer_lr=outer_lr), size, steps, expected)
+        check(fs.HPSGD(local_steps=k, outer_lr=outer_lr, pull=1), size, steps, expected)
+
+
+@pytest.mark.parametrize("steps", [1, 13, 28])
+@pytest.mark.parametrize("k", [1, 2, 3, 7])
+@pytest.mark.parametrize("size", SIZES)
+def test_hpsgd_whose_replicas_keep_most_of_their_lead(size, k, steps):
+    for outer_lr, pull in ((1.0, 0.25), (0.6, 0.25), (1.0, 0.7), (0.6, 1.0)):
+        expected = oracles.hpsgd_pulled(np.zeros(DIM), gradients_of(size), steps, ETA, k, outer_lr, pull)
+        check(fs.HPSGD(local_steps=k, outer_lr=outer_lr, pull=pull), size, steps, expected)
 
 
 def test_hpsgd_alone_step_by_step_is_sgd_one_step_late():
@@ -63,7 +73,7 @@ def test_hpsgd_alone_step_by_step_is_sgd_one_step_late():
     for _ in range(30):
         g = gradient(x)
         x, late = (x if late is None else x - ETA * late), g
-    check(fs.HPSGD(local_steps=1), 1, 30, [x - ETA * late])
+    check(fs.HPSGD(local_steps=1, pull=1), 1, 30, [x - ETA * late])
 
 
 @pytest.mark.parametrize("steps", [1, 13, 28])
@@ -71,7 +81,9 @@ def test_hpsgd_alone_step_by_step_is_sgd_one_step_late():
 @pytest.mark.parametrize("size", SIZES)
 def test_cocod_and_overlap_local_sgd(size, period, steps):
     start = np.zeros(DIM)
-    check(fs.CoCoD(period=period), size, steps, oracles.cocod(start, gradients_of(size), steps, ETA, period))
+    check(fs.CoCoD(period=period), size, steps, oracles.cocod(start, gradients_of(size), steps, ETA, period, 0.5))
+    published = oracles.cocod(start, gradients_of(size), steps, ETA, period, 1.0)
+    check(fs.CoCoD(period=period, pull=1.0), size, steps, published)
     expected = oracles.overlap_local_sgd(start, gradients_of(size), steps, ETA, period, 0.6, 0.7)
     check(fs.OverlapLocalSGD(period=period), size, steps, expected)
 
@@ -80,8 +92,12 @@ def test_cocod_and_overlap_local_sgd(size, period, steps):
 @pytest.mark.parametrize("period", [1, 2, 7])
 @pytest.mark.parametrize("size", SIZES)
 def test_diloco_and_eager_diloco(size, period, steps):
-    for ours, oracle in ((fs.DiLoCo, oracles.diloco), (fs.EagerDiLoCo, oracles.eager_diloco)):
-        for lr, momentum in ((0.7, 0.9), (1.0, 0.0)):
+    for ours, oracle in (
+        (fs.DiLoCo, oracles.diloco),
+        (fs.EagerDiLoCo, oracles.eager_diloco_keeping),
+        (partial(fs.EagerDiLoCo, published=True), oracles.eager_diloco),
+    ):
+        for lr, momentum in ((0.7, 0.9), (1.0, 0.0), (1.0, None)):
             expected = oracle(np.zeros(DIM), gradients_of(size), steps, ETA, period, lr, momentum)
             check(ours(period=period, outer_lr=lr, outer_momentum=momentum), size, steps, expected)
 
@@ -91,12 +107,14 @@ def test_diloco_and_eager_diloco(size, period, steps):
 @pytest.mark.parametrize("size", SIZES)
 def test_streaming_diloco(size, fragments, delay, steps):
     cuts = [DIM * p // fragments for p in range(fragments + 1)]
-    for alpha, momentum in ((0.0, 0.0), (0.5, 0.9)):
-        settings = {"period": 6, "delay": delay, "alpha": alpha}
+    for alpha, lr, momentum in ((0.0, 0.4, 0.0), (0.5, 0.4, 0.9), (None, 1.0, None)):
+        settings = {"period": 6 if momentum is not None else 3 * fragments, "delay": delay, "alpha": alpha}
+        if delay >= settings["period"]:
+            continue
         expected = oracles.streaming_diloco(
-            np.zeros(DIM), gradients_of(size), steps, ETA, cuts=cuts, lr=0.4, momentum=momentum, **settings
+            np.zeros(DIM), gradients_of(size), steps, ETA, cuts=cuts, lr=lr, momentum=momentum, **settings
         )
-        ours = fs.StreamingDiLoCo(fragments=fragments, outer_lr=0.4, outer_momentum=momentum, **settings)
+        ours = fs.StreamingDiLoCo(fragments=fragments, outer_lr=lr, outer_momentum=momentum, **settings)
         check(ours, size, steps, expected)
 
 
@@ -141,6 +159,65 @@ def test_with_a_plain_outer_step_and_no_delay_it_is_local_sgd():
             torch.testing.assert_close(trace.models[rank], expected.models[rank], rtol=1e-12, atol=1e-12)
 
 
+NESTEROV = partial(torch.optim.SGD, lr=0.7, momentum=0.9, nesterov=True)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        partial(fs.DiLoCo, period=3),
+        partial(fs.EagerDiLoCo, period=3),
+        partial(fs.EagerDiLoCo, period=3, published=True),
+        partial(fs.StreamingDiLoCo, period=6, fragments=2, delay=2),
+    ],
+)
+def test_a_torch_optimizer_outside_is_what_it_is_inside(make):
+    run = {"nodes": 3, "steps": 20, "optimizer": SGD, "seed": SEED}
+    theirs = fs.simulate(make(outer=NESTEROV), PROBLEM, **run)
+    ours = fs.simulate(make(outer_lr=0.7, outer_momentum=0.9), PROBLEM, **run)
+    assert far_apart(theirs, ours) <= 1e-12
+    plain = fs.simulate(make(outer=partial(torch.optim.SGD, lr=1.0)), PROBLEM, **run)
+    assert far_apart(plain, fs.simulate(make(outer_momentum=0.0), PROBLEM, **run)) <= 1e-12
+
+
+def test_adamw_outside_steps_the_global_model_with_the_mean_change():
+    trace = fs.simulate(fs.DiLoCo(period=4, outer=ADAM_OUTSIDE), PROBLEM, nodes=2, steps=20, optimizer=SGD, seed=SEED)
+    world = torch.zeros(DIM, dtype=torch.float64)
+    outer, gradients = ADAM_OUTSIDE([world]), gradients_of(2)
+    for _ in range(5):
+        xs = [world.numpy().copy() for _ in gradients]
+        for _ in range(4):
+            for x, gradient in zip(xs, gradients, strict=True):
+                x -= ETA * gradient(x)
+        world.grad = world - torch.from_numpy(np.mean(xs, axis=0))
+        outer.step()
+    torch.testing.assert_close(trace.model, world, rtol=1e-12, atol=1e-12)
+
+
+def test_without_arguments_one_node_trains_as_it_would_alone():
+    alone = fs.simulate(fs.LocalSGD(period=1), PROBLEM, nodes=1, steps=60, optimizer=SGD, seed=SEED)
+    for strategy in (fs.DiLoCo(period=2), fs.EagerDiLoCo(period=2), fs.StreamingDiLoCo(period=8)):
+        trace = fs.simulate(strategy, PROBLEM, nodes=1, steps=60, optimizer=SGD, seed=SEED)
+        assert far_apart(trace, alone) <= 1e-12
+
+
+def decaying_adamw(parameters):
+    optimizer = torch.optim.AdamW(parameters, lr=0.03)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 150)
+    optimizer.register_step_post_hook(lambda *_: schedule.step())
+    return optimizer
+
+
+TEXT = CharLSTM(batch=4, length=16, embedding=16, hidden=32, validation_windows=64)
+
+
+@pytest.mark.parametrize("kind", [fs.DiLoCo, fs.EagerDiLoCo, fs.StreamingDiLoCo])
+def test_a_short_run_with_no_argument_but_the_period_ends_below_one_node_alone(kind):
+    run = {"steps": 150, "optimizer": decaying_adamw, "seed": SEED, "record_every": 150}
+    alone = fs.simulate(fs.DataParallel(), TEXT, nodes=1, **run).loss
+    assert fs.simulate(kind(period=10), TEXT, nodes=2, **run).loss < alone
+
+
 # Every gradient exactly once -----------------------------------------------------------------------------------------
 
 
@@ -169,8 +246,12 @@ class Tickets:
 EXACT = {
     "HPSGD": lambda k: fs.HPSGD(local_steps=k),
     "HPSGD, as fits": lambda k: fs.HPSGD(k_min=k),
+    "HPSGD, from W": lambda k: fs.HPSGD(local_steps=k, pull=1),
+    "HPSGD, from W, as fits": lambda k: fs.HPSGD(k_min=k, pull=1),
     "CoCoD": lambda k: fs.CoCoD(period=k),
     "DiLoCo": lambda k: fs.DiLoCo(period=k, outer_lr=1.0, outer_momentum=0.0),
+    "EagerDiLoCo": lambda k: fs.EagerDiLoCo(period=k, outer_momentum=0.0),
+    "StreamingDiLoCo": lambda k: fs.StreamingDiLoCo(period=k, fragments=1, delay=k // 2, outer_momentum=0.0),
 }
 
 
@@ -184,6 +265,14 @@ def test_every_gradient_enters_exactly_once(name, k, steps):
         )
         for model in trace.models.values():
             torch.testing.assert_close(model, -torch.ones(steps, dtype=torch.float64), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("pull", [0.25, 1])
+def test_on_threads_too_however_many_steps_fit(pull):
+    sgd = partial(torch.optim.SGD, lr=1.0)
+    trace = fs.launch(fs.HPSGD(pull=pull), Tickets(61), on="threads", nodes=3, steps=61, optimizer=sgd)
+    for model in trace.models.values():
+        torch.testing.assert_close(model, -torch.ones(61, dtype=torch.float64), rtol=0, atol=1e-12)
 
 
 class Interrupted(RuntimeError):
@@ -226,13 +315,24 @@ def test_with_a_checkpoint_in_the_middle_too(name, k, stop, tmp_path):
         torch.testing.assert_close(marks, -torch.ones(17, dtype=torch.float64), rtol=0, atol=1e-12)
 
 
+ADAM_OUTSIDE = partial(torch.optim.AdamW, lr=1e-2)
 FAMILY = {
     "HPSGD": fs.HPSGD(local_steps=3),
+    "HPSGD, from W": fs.HPSGD(local_steps=3, pull=1),
     "CoCoD": fs.CoCoD(period=4),
     "OverlapLocalSGD": fs.OverlapLocalSGD(period=4),
     "DiLoCo": fs.DiLoCo(period=4),
     "EagerDiLoCo": fs.EagerDiLoCo(period=4),
     "StreamingDiLoCo": fs.StreamingDiLoCo(period=6, fragments=3, delay=2),
+}
+VARIANTS = {
+    "EagerDiLoCo, published": fs.EagerDiLoCo(period=4, outer_lr=0.7, outer_momentum=0.9, published=True),
+    "StreamingDiLoCo, published": fs.StreamingDiLoCo(
+        period=6, fragments=3, delay=2, alpha=0.5, outer_lr=0.4, outer_momentum=0.9
+    ),
+    "DiLoCo, AdamW": fs.DiLoCo(period=4, outer=ADAM_OUTSIDE),
+    "EagerDiLoCo, AdamW": fs.EagerDiLoCo(period=4, outer=ADAM_OUTSIDE),
+    "StreamingDiLoCo, AdamW": fs.StreamingDiLoCo(period=6, fragments=3, delay=2, outer=ADAM_OUTSIDE),
 }
 
 
@@ -242,7 +342,7 @@ def data(rank):
     return x, x.sum(1, keepdim=True)
 
 
-@pytest.mark.parametrize("name", FAMILY)
+@pytest.mark.parametrize("name", FAMILY | VARIANTS)
 def test_resuming_equals_no_interruption_bit_for_bit(name, tmp_path):
     def loop(folder, stop_at=None):
         def body():
@@ -250,7 +350,7 @@ def test_resuming_equals_no_interruption_bit_for_bit(name, tmp_path):
             model = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Dropout(0.2), nn.Linear(6, 1))
             optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
             x, y = data(fs.rank())
-            with fs.join(model, optimizer, FAMILY[name], resume=folder, every=3) as node:
+            with fs.join(model, optimizer, (FAMILY | VARIANTS)[name], resume=folder, every=3) as node:
                 while node.step_count < 17:
                     if node.step_count == stop_at:
                         raise Interrupted
@@ -378,16 +478,30 @@ STIFF = Quadratics(dim=8, noise=0.0, heterogeneity=0.0, condition=1.0, dtype=tor
 
 def test_a_merge_that_swings_is_told_once_with_what_to_do():
     with pytest.warns(UserWarning, match="merges swing") as told:
-        fs.simulate(fs.HPSGD(local_steps=12), STIFF, nodes=2, steps=400, optimizer=SGD)
+        fs.simulate(fs.HPSGD(local_steps=12, pull=1), STIFF, nodes=2, steps=400, optimizer=SGD)
     assert len(told) == 1
-    assert all(word in str(told[0].message) for word in ("outer_lr", "k_max", "CoCoD"))
+    assert all(word in str(told[0].message) for word in ("outer_lr", "k_max", "pull"))
 
 
 def test_a_merge_that_does_not_swing_is_not_told():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        fs.simulate(fs.HPSGD(local_steps=2), STIFF, nodes=2, steps=400, optimizer=SGD)
-        fs.simulate(fs.HPSGD(local_steps=12, outer_lr=0.2), STIFF, nodes=2, steps=400, optimizer=SGD)
+        fs.simulate(fs.HPSGD(local_steps=2, pull=1), STIFF, nodes=2, steps=400, optimizer=SGD)
+        fs.simulate(fs.HPSGD(local_steps=12, outer_lr=0.2, pull=1), STIFF, nodes=2, steps=400, optimizer=SGD)
+
+
+@pytest.mark.parametrize("k", [1, 4, 16, 64])
+def test_by_default_nothing_swings_for_long(k):
+    """From W, long periods on a stiff problem swing on and on; a replica that keeps its lead is there at once."""
+
+    def left(**arguments):
+        trace = fs.simulate(
+            fs.HPSGD(local_steps=k, **arguments), STIFF, nodes=2, steps=24 * k, optimizer=partial(SGD, lr=0.9)
+        )
+        return STIFF.loss(trace.model) - STIFF.loss(STIFF.optimum())
+
+    assert left() < 1e-6
+    assert left(pull=1) > 1e-2
 
 
 # Buffers -------------------------------------------------------------------------------------------------------------
@@ -397,6 +511,7 @@ def test_a_merge_that_does_not_swing_is_not_told():
     "strategy",
     [
         fs.HPSGD(local_steps=2, outer_lr=0.5),
+        fs.HPSGD(local_steps=2, outer_lr=0.5, pull=1),
         fs.DiLoCo(period=2),
         fs.EagerDiLoCo(period=2),
         fs.StreamingDiLoCo(period=4, fragments=2, delay=1),
@@ -513,12 +628,18 @@ def test_powersgd_in_a_loop_knows_the_models_matrices():
         (lambda: fs.HPSGD(local_steps=0), "HPSGD.local_steps must be at least 1, got 0"),
         (lambda: fs.HPSGD(k_min=5, k_max=4), "HPSGD.k_max must be at least k_min, 5, got 4"),
         (lambda: fs.HPSGD(outer_lr=0), "HPSGD.outer_lr must be positive, got 0"),
+        (lambda: fs.HPSGD(pull=0), "HPSGD.pull must be positive, got 0"),
+        (lambda: fs.HPSGD(pull=1.5), "HPSGD.pull must be between 0 and 1, got 1.5"),
         (lambda: fs.HPSGD(average=fs.Exact), "write Exact(...), with parentheses"),
         (lambda: fs.CoCoD(period=0), "CoCoD.period must be at least 1, got 0"),
+        (lambda: fs.CoCoD(pull=0), "CoCoD.pull must be"),
+        (lambda: fs.CoCoD(pull=1.5), "CoCoD.pull must be"),
         (lambda: fs.OverlapLocalSGD(pull=1.5), "OverlapLocalSGD.pull must be between 0 and 1, got 1.5"),
         (lambda: fs.OverlapLocalSGD(anchor_momentum=1), "OverlapLocalSGD.anchor_momentum must be below 1, got 1"),
         (lambda: fs.DiLoCo(outer_momentum=1.0), "DiLoCo.outer_momentum must be below 1, got 1.0"),
         (lambda: fs.EagerDiLoCo(outer_momentum=1.0), "EagerDiLoCo.outer_momentum must be below 1, got 1.0"),
+        (lambda: fs.DiLoCo(outer=3), "DiLoCo.outer must make a torch optimizer, such as functools.partial("),
+        (lambda: fs.DiLoCo(outer=NESTEROV, outer_lr=0.7), "leave outer_lr and outer_momentum out"),
         (lambda: fs.StreamingDiLoCo(period=3, fragments=4), "must be at most the period, 3, got 4"),
         (lambda: fs.StreamingDiLoCo(period=6, delay=6), "StreamingDiLoCo.delay must be below the period, 6, got 6"),
         (lambda: fs.StreamingDiLoCo(alpha=2), "StreamingDiLoCo.alpha must be between 0 and 1, got 2"),

@@ -186,6 +186,10 @@ class Turning:
         return {rank: 1.0 - 0.5 * len(peers), **dict.fromkeys(peers, 0.5)}
 
 
+# Each node falls down a slope of its own: nodes do drift apart, however often they meet.
+SLOPES_DIFFER = pytest.mark.filterwarnings("ignore:the nodes drift apart")
+
+
 @dataclass(frozen=True)
 class Slope:
     """Every node falls down a slope of its own: what all have moved together is known beforehand."""
@@ -222,6 +226,7 @@ def mixed(codec, topology=fs.Ring(), period=2):
     return fs.LocalSGD(period=period, average=fs.Mixed(topology=topology, codec=codec))
 
 
+@SLOPES_DIFFER
 @pytest.mark.parametrize("codec", OF_MODELS, ids=repr)
 @pytest.mark.parametrize("kind", [fs.Gossip, fs.ADPSGD, SUMMING_NOLOCO, mixed])
 def test_every_gradient_enters_once_whatever_the_codec_does(kind, codec):
@@ -263,6 +268,7 @@ def test_a_lattice_that_was_too_small_is_mended_between_two(bits):
     assert sum(node.counts.get("blocks out of reach", 0) for node in trace.nodes) > 0
 
 
+@SLOPES_DIFFER
 @pytest.mark.slow
 @pytest.mark.parametrize("on", ["threads", "processes"])
 @pytest.mark.parametrize("codec", [fs.Raw(), fs.Modular(bits=8)], ids=repr)
@@ -270,7 +276,7 @@ def test_adpsgd_loses_nothing_on_real_nodes_either(codec, on):
     # Steps of next to nothing: a call is longer than dozens of them.
     trace = fs.launch(fs.ADPSGD(codec=codec), Slope(), nodes=3, steps=2000, optimizer=SGD, timeout=60, on=on)
     assert_every_gradient_entered_once(trace, 3, 2000)
-    assert sum(node.counts.get("exchanges", 0) for node in trace.nodes) > 0
+    assert all(node.counts["exchanges"] > 0 for node in trace.nodes)
 
 
 # Choco's codecs ------------------------------------------------------------------------------------------------------

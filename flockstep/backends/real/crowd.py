@@ -29,7 +29,7 @@ def run_threads(job: Job, on_row: OnRow | None, stop: Stop | None) -> dict[int, 
                 hub = hubs[next(joins)]
             if errors:
                 hub.failed.update(errors)
-            return ThreadFabric(hub, rank)
+            return ThreadFabric(hub, rank, one_sided=one_sided)
 
         return make
 

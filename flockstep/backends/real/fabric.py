@@ -48,6 +48,9 @@ class Fabric(Protocol):
     def sees_peers(self) -> bool:
         """Whether ``peers`` is there without further ado: nothing has to be opened for it."""
 
+    def linger(self) -> None:
+        """Let a second pass, unless nobody who is dead can come back."""
+
     def peers(self) -> tuple[int, ...]:
         """Who else is alive."""
 

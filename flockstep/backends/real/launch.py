@@ -18,6 +18,7 @@ from flockstep.backends.real.joined import process_fabrics, store_of
 from flockstep.backends.real.keeping import Keeping
 from flockstep.backends.real.surroundings import World, find
 from flockstep.budget import Budget
+from flockstep.drift import warn_of_drift
 from flockstep.node import OptimizerFactory
 from flockstep.strategy import Strategy
 from flockstep.timeline import Timeline
@@ -83,6 +84,12 @@ def launch(
         )
     if stop is not None and not job.one_sided:
         raise ValueError("launch.stop is for one-sided strategies: others wait for each other at steps they agreed on")
+    trace = _run(job, on, world, on_row, stop)
+    warn_of_drift([trace])
+    return trace
+
+
+def _run(job: Job, on: str, world: World | None, on_row: OnRow | None, stop: Stop | None) -> Trace:
     if world is not None and not world.lonely:
         return _as_one_of(world, job, on_row, stop)
     if on == "threads":

@@ -63,6 +63,12 @@ class MailFabric:
     def sees_peers(self) -> bool:
         return self._house is not None
 
+    def linger(self) -> None:
+        with self.mailbox().members.changed:
+            self.mailbox().members.changed.wait_for(lambda: self._error, 1.0)
+        if self._error is not None:
+            raise self._error
+
     def peers(self) -> tuple[int, ...]:
         return self.mailbox().members.alive()
 

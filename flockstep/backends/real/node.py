@@ -178,6 +178,13 @@ class RealNode(Guarded):
         result: T = await Block(call)
         return result
 
+    async def linger(self) -> None:
+        def wait() -> None:
+            with self.spending("waiting"):
+                self.fabric.linger()
+
+        await Block(wait)
+
     def peers(self) -> tuple[int, ...]:
         living = self.fabric.peers()
         if self.journal is not None:

@@ -114,8 +114,8 @@ class Hub:
 class ThreadFabric:
     """One thread's way into the hub."""
 
-    def __init__(self, hub: Hub, rank: int) -> None:
-        self._hub, self._rank = hub, rank
+    def __init__(self, hub: Hub, rank: int, *, one_sided: bool = False) -> None:
+        self._hub, self._rank, self._one_sided = hub, rank, one_sided
 
     def mean(self, v: Tensor, channel: str, round: int) -> Future[Tensor]:
         def complete(vectors: list[Tensor]) -> list[Tensor]:
@@ -170,7 +170,8 @@ class ThreadFabric:
             while not hub.inbox[pair]:
                 if peer in hub.failed:
                     raise LostPeer(f"node {self._rank} lost node {peer} in receive", rank=self._rank)
-                if peer in hub.left:
+                # Handlers of a node that has returned still run, and may send.
+                if peer in hub.left and not self._one_sided:
                     raise stuck([self._rank], f"receive from node {peer}", [peer])
                 if not hub.changed.wait(deadline - time.monotonic()):
                     raise Deadlock(
@@ -179,6 +180,11 @@ class ThreadFabric:
             return hub.inbox[pair].popleft()
 
     sees_peers = True
+
+    def linger(self) -> None:
+        with self._hub.changed:
+            # A thread that failed is not started again.
+            self._hub.changed.wait_for(lambda: self._hub.failed, 1.0)
 
     def peers(self) -> tuple[int, ...]:
         return tuple(r for r in range(self._hub.size) if r != self._rank and r not in self._hub.failed)

@@ -146,6 +146,9 @@ class SimFlock(Flock):
         coroutine.close()
         self._refuse("works in the background")
 
+    async def linger(self) -> None:
+        self._refuse("lingers")
+
     def peers(self) -> tuple[int, ...]:
         self._refuse("asks who its peers are")
 

@@ -71,6 +71,7 @@ class SimPlace:
         node.model, node.optimizer, node.flat, node.params = model, optimizer, flat, flat.vector
         node.driver = Driver(flat, switch_to_kernel, alone=node.size == 1)
         node.channels.start_anew()
+        node.world.mail.silence(node.rank)
         node.left_at = None
         node.one_sided, node.onlookers = one_sided, ()
         self.last = node

@@ -150,6 +150,11 @@ class Mail:
 
     # ------------------------------------------------------------------------------------------------------------
 
+    def silence(self, rank: int) -> None:
+        """A node answers nothing any more, until it says anew what it answers."""
+        for key in [key for key in self._handlers if key[0] == rank]:
+            del self._handlers[key]
+
     def lose(self, rank: int) -> None:
         """A node died: whoever talks with it learns so now."""
         for question in [q for q in self._questions if rank in (q.peer.rank, q.asker.rank)]:
@@ -160,8 +165,7 @@ class Mail:
 
     def forget(self, rank: int) -> None:
         """A node begins anew: nothing is left of what it was, save messages that others have to read."""
-        for key in [key for key in self._handlers if key[0] == rank]:
-            del self._handlers[key]
+        self.silence(rank)
         for pair in [pair for pair in self._sent if rank in pair]:
             self._arrived.pop(pair, None)
             if pair[1] == rank:

@@ -83,6 +83,9 @@ class SimNode(Guarded):
     def spawn(self, coroutine: Coroutine[Any, Any, T]) -> Pending[T]:
         return self.world.kernel.start(coroutine, self, main=False)
 
+    async def linger(self) -> None:
+        await Suspend(self.world.lingering())
+
     def peers(self) -> tuple[int, ...]:
         return tuple(n.rank for n in self.world.nodes if n.alive and n is not self)
 

@@ -17,6 +17,7 @@ from flockstep.backends.sim.job import Job
 from flockstep.backends.sim.network import Network
 from flockstep.backends.sim.stacking import stacked_run
 from flockstep.budget import Budget
+from flockstep.drift import warn_of_drift
 from flockstep.node import OptimizerFactory
 from flockstep.strategy import Strategy
 from flockstep.trace import Row, Trace
@@ -73,7 +74,9 @@ def simulate(
         timeout=timeout,
         timeline=timeline,
     )
-    return _run(job, [seed], None if on_row is None else lambda run, row: on_row(row), engine)[0]
+    traces = _run(job, [seed], None if on_row is None else lambda run, row: on_row(row), engine)
+    warn_of_drift(traces)
+    return traces[0]
 
 
 def simulate_seeds(
@@ -116,7 +119,9 @@ def simulate_seeds(
     chosen = list(seeds)
     if not chosen:
         raise ValueError("simulate_seeds.seeds must name at least one seed, got none")
-    return _run(job, chosen, on_row, engine)
+    traces = _run(job, chosen, on_row, engine)
+    warn_of_drift(traces)
+    return traces
 
 
 def _run(job: Job, seeds: Sequence[int], on_row: Callable[[int, Row], None] | None, engine: str) -> list[Trace]:

@@ -46,6 +46,16 @@ class World:
 
         return begin
 
+    def lingering(self) -> Callable[[Task], None]:
+        """Suspend for a second, which counts as waiting."""
+
+        def begin(task: Task) -> None:
+            task.mark("waiting")
+            task.where = lambda: "linger"
+            self.kernel.at(self.kernel.now + 1.0, self.kernel.resume, task)
+
+        return begin
+
     def leaving(self, node: SimNode) -> Callable[[Task], None]:
         """Suspend until every living node is done: until then this one answers, and its model may still change."""
 

@@ -6,7 +6,7 @@ import html
 import math
 from collections.abc import Sequence
 
-from flockstep.compare.report.figures import Summary
+from flockstep.compare.report.figures import Summary, yardstick
 from flockstep.timeline import KINDS
 from flockstep.units import show_bytes, show_seconds
 
@@ -17,8 +17,9 @@ _ORDER = ("computing", "talking", "waiting")
 
 def headings(lines: Sequence[Summary]) -> str:
     """The first line of the table; a button each, to sort by."""
-    first = f"times as fast as {lines[0].label}" if lines else "times as fast"
-    names = ["strategy", "final loss", "time to target", first, "bytes per node", *KINDS, "failures"]
+    by = yardstick(lines)
+    first = f"times as fast as {by.label}" if by else "times as fast"
+    names = ["strategy", "final loss", "time to target", first, "bytes per node", "spread", *KINDS, "failures"]
     made = [f'<th scope="col"><button type="button">{html.escape(name)}</button></th>' for name in names]
     return "\n      ".join(made)
 
@@ -35,6 +36,7 @@ def row(line: Summary, lines: Sequence[Summary], seeds: int) -> str:
             NONE if line.sent is None else show_bytes(line.sent),
             best=_is_least(line.sent, [other.sent for other in lines]),
         ),
+        _cell(line.spread, NONE if line.spread is None else f"{line.spread:.3g}", "drifting apart" * bool(line.drifts)),
         *_shares(line),
         _failures(line, seeds),
     ]

@@ -33,8 +33,14 @@ class Summary:
     """Shares of a node's time by kind, averaged over nodes and seeds."""
     failures: list[tuple[int, str]]
     """Seeds whose runs ended early, and why."""
+    spreads: list[float]
+    """Of each seed's run, at its end: the mean squared distance of the nodes' models from their average."""
+    drifts: list[tuple[int, str]]
+    """Seeds whose nodes drifted apart while the loss of their average fell, and how."""
+    did_well: bool = True
+    """Whether all its runs were whole and went at least half as far down as the best run of all."""
     speedup: float | None = None
-    """How many times as fast as the first strategy the target was reached."""
+    """How many times as fast as the yardstick the target was reached."""
 
     @property
     def loss(self) -> float | None:
@@ -45,6 +51,11 @@ class Summary:
     def deviation(self) -> float | None:
         """The standard deviation of the last loss over seeds, with n - 1 below; None for fewer than two seeds."""
         return statistics.stdev(self.losses) if self.loss is not None and len(self.losses) > 1 else None
+
+    @property
+    def spread(self) -> float | None:
+        """The median over seeds; None where nobody looked."""
+        return statistics.median(self.spreads) if self.spreads else None
 
     @property
     def reached(self) -> list[float]:
@@ -60,8 +71,13 @@ class Summary:
 def summaries(results: Results, target: float | None) -> list[Summary]:
     """A line per strategy, in order."""
     lines = [_summary(results, index, target) for index in range(len(results.plan.strategies))]
-    first = lines[0].time if lines else None
-    return [_with_speedup(line, first) for line in lines]
+    first = yardstick(lines)
+    return [_with_speedup(line, first.time if first else None) for line in lines]
+
+
+def yardstick(lines: Sequence[Summary]) -> Summary | None:
+    """Whom the others are measured by: the first strategy, unless it did badly itself; then the first that did well."""
+    return next((line for line in lines if line.did_well), lines[0] if lines else None)
 
 
 def _summary(results: Results, index: int, target: float | None) -> Summary:
@@ -77,6 +93,9 @@ def _summary(results: Results, index: int, target: float | None) -> Summary:
         sent=statistics.fmean(outcome.trace.bytes_sent for outcome in outcomes) if outcomes else None,
         shares=shares(reports),
         failures=[(outcome.seed, outcome.failure) for outcome in outcomes if outcome.failure is not None],
+        spreads=[outcome.trace.spread for outcome in outcomes if math.isfinite(outcome.trace.spread)],
+        did_well=bool(outcomes) and all(_went_far(outcome, _furthest(results)) for outcome in outcomes),
+        drifts=[(outcome.seed, outcome.trace.drift) for outcome in outcomes if outcome.trace.drift is not None],
     )
 
 
@@ -99,11 +118,21 @@ def target_of(results: Results) -> float | None:
     """
     if results.plan.target is not None:
         return results.plan.target
-    ends = [(run.trace.rows[0].loss, run.trace.loss) for line in results.runs for run in line if _whole(run)]
-    if not ends:
-        return None
-    most = max(begin - end for begin, end in ends)
-    return max(end for begin, end in ends if begin - end >= _PROGRESS * most)
+    most = _furthest(results)
+    return max((run.trace.loss for line in results.runs for run in line if _went_far(run, most)), default=None)
+
+
+def _furthest(results: Results) -> float:
+    """How far down the best run of all went."""
+    return max((_way_down(run) for line in results.runs for run in line if _whole(run)), default=0.0)
+
+
+def _went_far(run: Outcome, furthest: float) -> bool:
+    return _whole(run) and _way_down(run) >= _PROGRESS * furthest
+
+
+def _way_down(run: Outcome) -> float:
+    return run.trace.rows[0].loss - run.trace.loss
 
 
 def _whole(run: Outcome) -> bool:

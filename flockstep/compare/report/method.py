@@ -56,8 +56,18 @@ def methods(plan: Record, loss: float | None) -> list[tuple[str, str]]:
             "first row there; the median over seeds, and the least and the most. It counts as reached only if every "
             "seed reached it; else the table says how many seeds did not.",
         ),
-        ("times as fast", "The first strategy's median time to target, divided by this one's."),
+        (
+            "times as fast",
+            "The first strategy's median time to target, divided by this one's. Where the first did badly (a run "
+            "was ended early, or went less than half as far down as the best of all), the first that did well takes "
+            "its place.",
+        ),
         ("bytes per node", "Bytes handed to the network by a node until the end, averaged over nodes and seeds."),
+        (
+            "spread",
+            "Mean squared distance of the nodes' models from their average, at the last row; the median over seeds. "
+            "Nodes drift apart where it grows 2.5-fold in every quarter while the average's loss falls.",
+        ),
         (
             "computing, waiting, talking",
             "Seconds of a node's main task divided by the time until the node was done, averaged over nodes and seeds. "

@@ -53,8 +53,10 @@ def _line(line: Summary, target: float | None) -> dict[str, Any]:
         "seconds_to_target_most": max(line.reached) if line.time is not None else None,
         "times_as_fast": line.speedup,
         "bytes_per_node": line.sent,
+        "spread": line.spread,
         **{f"share_{kind}": line.shares[kind] for kind in KINDS},
         "failures": "; ".join(f"seed {seed}: {why}" for seed, why in line.failures),
+        "drifts": "; ".join(f"seed {seed}: {how}" for seed, how in line.drifts),
     }
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from flockstep.compare.folder import Record
-from flockstep.compare.report.figures import Summary
+from flockstep.compare.report.figures import Summary, yardstick
 from flockstep.units import seconds as as_seconds
 from flockstep.units import show_bytes, show_seconds
 
@@ -63,13 +63,18 @@ def fault(text: Any) -> str:
 
 def findings(lines: Sequence[Summary], target: float | None) -> list[str]:
     """What the table says first: who was fastest to the target, and who sent least."""
-    found = []
+    found, by = [], yardstick(lines)
+    if by is not None and by.index != lines[0].index:
+        found.append(
+            f"{lines[0].label} did badly itself, not half as well as the best, and is no yardstick: {by.label} is. "
+            "Try another learning rate (--lr)."
+        )
     timed = [(line.time, line) for line in lines if line.time is not None]
     if target is not None and timed:
         time, best = min(timed, key=lambda pair: pair[0])
         after = f"Fastest to a loss of {target:.4g}: {best.label}, in {show_seconds(time)}"
-        ahead = best.speedup is not None and best.index != lines[0].index
-        found.append(after + (f", {times(best.speedup)} as fast as {lines[0].label}." if ahead else "."))
+        ahead = best.speedup is not None and by is not None and best.index != by.index
+        found.append(after + (f", {times(best.speedup)} as fast as {by.label}." if ahead and by else "."))
     sent = [(line.sent, line) for line in lines if line.sent is not None]
     if len(sent) > 1:
         count, least = min(sent, key=lambda pair: pair[0])
@@ -77,6 +82,8 @@ def findings(lines: Sequence[Summary], target: float | None) -> list[str]:
     failed = [line.label for line in lines if line.failures]
     if failed:
         found.append(f"Ended early: {', '.join(failed)}.")
+    for line in lines:
+        found += [f"{line.label}: {line.drifts[0][1]}."] if line.drifts else []
     return found
 
 

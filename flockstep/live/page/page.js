@@ -28,7 +28,10 @@
     return nodes(state.nodes.length) + ": " + Object.entries(count).map(([name, many]) => many + " " + name).join(", ") + ".";
   };
   const showHeadline = () => {
-    at("headline").textContent = summary() + (state.ended ? " Ended after " : " Running for ") + clock(state.seconds) + ".";
+    at("headline").textContent = summary() + (state.ended ? " Ended after " : " Running for ") + clock(state.seconds) + "."
+      + (state.spread === null ? "" : " Spread of the models: " + figure(state.spread, 3) + ".");
+    at("drift").hidden = !state.drift;
+    at("drift").textContent = state.drift ? "Attention: " + state.drift + "." : "";
     // Read out only when somebody comes or goes, not every second.
     if (at("said").textContent !== summary()) at("said").textContent = summary();
   };

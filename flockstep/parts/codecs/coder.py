@@ -109,6 +109,12 @@ class _Tuned(Coder):
         self._seen = node.keep(f"{of}: distances seen" if of else "distances seen", torch.zeros(self._plan.blocks))
         self._lately, self._by_rounds = torch.zeros_like(self._seen), by_rounds
         self._engine = codec.runs_on(like)
+        self._compile(like)
+
+    def _compile(self, like: Tensor) -> None:
+        # Now, and not in the middle of the first exchange, which others would have to wait for, or do without.
+        block = torch.zeros(BLOCK, dtype=like.dtype, device=like.device)
+        self._codec.read(self._codec.encode(block, np.random.default_rng(0), reach=torch.ones(1)), block)
 
     def write(self, v: Tensor, rng: np.random.Generator | None = None) -> Message:
         if v.numel() != self._plan.count:
