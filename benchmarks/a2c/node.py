@@ -13,7 +13,7 @@ from benchmarks.slowlink.place import take_place
 from flockstep.rl import Settings
 from flockstep.rl.bursts import ARRIVE, ActorCriticBursts
 
-STRATEGY = fs.DPSGD(ahead=1, server_trains=False)
+STRATEGY = fs.DPSGD(ahead=1, server_lr=1.0, server_trains=False)
 ENV = "CartPole-v1"
 
 

@@ -1,0 +1,1 @@
+"""What every strategy gives with no argument but its period."""

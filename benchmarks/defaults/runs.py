@@ -1,0 +1,127 @@
+"""One run: a plain loop on virtual nodes, under one strategy with its defaults."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.optim.lr_scheduler import LambdaLR
+
+import flockstep as fs
+from benchmarks.defaults.tasks import TASKS, Task
+from flockstep.strategy import Strategy, describe
+from flockstep.trace import average_and_spread
+
+PERIOD = 16
+ALONE, TOGETHER = "alone", "DataParallel()"
+STRATEGIES: dict[str, Strategy] = {
+    describe(strategy): strategy
+    for strategy in (
+        fs.LocalSGD(period=PERIOD),
+        fs.CELGC(period=PERIOD, gamma=1.0),
+        fs.CELGCUpdate(period=PERIOD, gamma=1.0),
+        fs.Episode(period=PERIOD, gamma=1.0),
+        fs.EpisodePlus(period=PERIOD, gamma=1.0, sampled=1),
+        fs.CoCoD(period=PERIOD),
+        fs.OverlapLocalSGD(period=PERIOD),
+        fs.HPSGD(),
+        fs.DiLoCo(period=PERIOD),
+        fs.EagerDiLoCo(period=PERIOD),
+        fs.StreamingDiLoCo(period=PERIOD),
+        fs.NoLoCo(period=PERIOD),
+        fs.Swarm(local_steps=PERIOD),
+        fs.SwarmPull(local_steps=PERIOD),
+        fs.SwarmPairs(local_steps=PERIOD),
+        fs.DPSGD(local_steps=PERIOD),
+        fs.ADPSGD(),
+        fs.Gossip(),
+        fs.Choco(),
+        fs.SGP(),
+        fs.SClipEF(),
+        fs.SClipEFNetwork(),
+        fs.GTNSGDm(),
+    )
+}
+NETWORK = fs.Network(bandwidth="100 Mbit/s", latency="5 ms")
+COMPUTE = fs.Compute(step="20 ms", spread=0.1)
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is to be run; the rate is ``factor`` times the task's."""
+
+    task: str
+    strategy: str
+    nodes: int
+    seed: int
+    steps: int
+    factor: float = 1.0
+
+
+def run(job: Job) -> dict[str, Any]:
+    """What came of it: losses of the average of all final models and of the worst, on unseen data."""
+    torch.set_num_threads(1)
+    place = {"task": job.task, "strategy": job.strategy, "nodes": job.nodes, "seed": job.seed, "factor": job.factor}
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            trace = fs.simulate(
+                lambda: _train(job), nodes=job.nodes, network=NETWORK, compute=COMPUTE, seed=job.seed, timeout="600 s"
+            )
+    except Exception as error:
+        # A strategy that cannot be used with nothing but its defaults is a result, too.
+        return {
+            **place,
+            "loss": math.nan,
+            "worst": math.nan,
+            "spread": math.nan,
+            "kB": math.nan,
+            "failed": repr(error)[:200],
+        }
+    task, ends = TASKS[job.task], [trace.results[rank] for rank in sorted(trace.results)]
+    vectors = [torch.cat([value.flatten().double() for value in end.values()]) for end in ends]
+    average, spread = average_and_spread(vectors)
+    model = task.model()
+    model.load_state_dict(dict(zip(ends[0], _parts(average, ends[0]), strict=True)))
+    return {
+        **place,
+        "loss": round(task.tested(model), 5),
+        "worst": round(max(_own(task, end) for end in ends), 5),
+        "spread": float(f"{spread:.4g}"),
+        "kB": round(trace.bytes_sent / 1e3, 1),
+        "failed": "",
+    }
+
+
+def _parts(vector: Tensor, like: dict[str, Tensor]) -> list[Tensor]:
+    parts = vector.split([value.numel() for value in like.values()])  # type: ignore[no-untyped-call]
+    return [part.view(value.shape).to(value.dtype) for part, value in zip(parts, like.values(), strict=True)]
+
+
+def _own(task: Task, end: dict[str, Tensor]) -> float:
+    model = task.model()
+    model.load_state_dict(end)
+    return task.tested(model)
+
+
+def _train(job: Job) -> dict[str, Tensor]:
+    """The loop of one node; the model it holds at the end, as one would save it."""
+    task, rng = TASKS[job.task], np.random.default_rng((job.seed, fs.rank()))
+    torch.manual_seed(job.seed)
+    model = task.model()
+    optimizer = task.optimizer(model.parameters(), lr=job.factor * task.rate)
+    schedule = LambdaLR(optimizer, lambda k: task.factor(k / job.steps))
+    strategy = fs.DataParallel() if job.strategy in (ALONE, TOGETHER) else STRATEGIES[job.strategy]
+    with fs.join(model, optimizer, strategy):
+        for _ in range(job.steps):
+            loss = task.loss(model, task.draw(task.batch, rng, False))
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            schedule.step()
+    return {name: value.clone() for name, value in model.state_dict().items()}

@@ -1,0 +1,220 @@
+"""Random misfortune on the virtual clock: does every one-sided strategy come to its end, whatever happens when?
+
+Every schedule is drawn from its number: a strategy with settings, two to six nodes, and one to four faults at random
+moments (nodes that crash for good or come back, pauses, lost messages, partitions, slow-downs). A run fails if it ends
+in a deadlock or any other error, if a node that lives at the end has not taken all its steps, if the same number does
+not give the same outcome twice, or if a step is missing at DPSGD's server though nobody died. One error is expected:
+that a server was lost, where it has died for good. A failed schedule is printed with its number, and
+``--first NUMBER --schedules 1 --only STRATEGY`` runs it again.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import flockstep as fs
+from benchmarks.report import Progress, arguments, finish
+from flockstep.strategy import Strategy
+from flockstep.workloads.convex import Quadratics
+
+STEPS, WITHIN = 20, 0.5
+"""Steps of each node, of 10 ms; seconds in which misfortune begins."""
+Rng = np.random.Generator
+
+
+@dataclass(frozen=True)
+class Whole:
+    """Gradients of whole numbers, another one for each node: what all have moved together is known."""
+
+    rank: int = 0
+
+    def start(self) -> Tensor:
+        """Nothing moved."""
+        return torch.zeros(4, dtype=torch.float64)
+
+    def gradient(self, x: Tensor, rng: Rng) -> Tensor:
+        """Of node r: r + 1."""
+        return torch.full_like(x, self.rank + 1.0)
+
+    def loss(self, x: Tensor) -> float:
+        """How far it moved."""
+        return float(x.sum())
+
+    def shard(self, rank: int, size: int) -> Self:
+        """A node's own."""
+        return replace(self, rank=rank)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """One run that is to be tried."""
+
+    number: int
+    strategy: Any
+    nodes: int
+    faults: tuple[Any, ...]
+
+    def run(self) -> fs.Trace:
+        """In virtual time."""
+        counted = isinstance(self.strategy, fs.DPSGD) and self.strategy.server_lr == 1
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="DPSGD's analysis")
+            return fs.simulate(
+                self.strategy,
+                Whole() if counted else Quadratics(dim=4, dtype=torch.float64),
+                nodes=self.nodes,
+                steps=STEPS,
+                optimizer=functools.partial(torch.optim.SGD, lr=1.0 if counted else 0.01),
+                network=fs.Network(bandwidth="10 Mbit/s", latency="1 ms"),
+                compute=fs.Compute(step="10 ms", spread=0.3),
+                faults=self.faults,
+                timeout="50 ms",
+                seed=self.number,
+            )
+
+    def dead(self) -> set[int]:
+        """Who may be dead at the end: a crash of a node that is down does nothing, so that an earlier one counts."""
+        return {fault.node for fault in self.faults if isinstance(fault, fs.Crash) and fault.back_after is None}
+
+    def complaint(self) -> str:
+        """What is wrong with the run; nothing, if all is well."""
+        try:
+            trace = self.run()
+        except fs.LostPeer as error:
+            expected = isinstance(self.strategy, fs.DPSGD) and self.strategy.server in self.dead()
+            return "" if expected and "has lost the server" in str(error) else str(error)
+        except fs.FlockstepError as error:
+            return str(error)
+        server = None if not isinstance(self.strategy, fs.DPSGD) else self.strategy.server
+        idle = server if server is not None and not self.strategy.server_trains else None
+        for rank in sorted(trace.models):
+            if rank != idle and trace.nodes[rank].steps != STEPS:
+                return f"node {rank} took {trace.nodes[rank].steps} of {STEPS} steps"
+        if (
+            server is not None
+            and self.strategy.server_lr == 1
+            and not any(isinstance(f, fs.Crash) for f in self.faults)
+        ):
+            due = -float(STEPS * sum(rank + 1 for rank in range(self.nodes) if rank != idle))
+            if not np.allclose(trace.models[server].numpy(), due, rtol=1e-6):
+                return f"the server moved by {trace.models[server][0]:g}, not by {due:g}"
+        return ""
+
+    def outcome(self) -> Any:
+        """All that two runs of one seed must have in common."""
+        try:
+            trace = self.run()
+        except fs.FlockstepError as error:
+            return str(error)
+        return [vars(node) for node in trace.nodes], {rank: model.tolist() for rank, model in trace.models.items()}
+
+
+def _pick(rng: Rng, *choices: Any) -> Any:
+    return choices[rng.integers(len(choices))]
+
+
+def _dpsgd(rng: Rng, nodes: int) -> fs.DPSGD:
+    return fs.DPSGD(
+        local_steps=_pick(rng, 1, 3),
+        fold=_pick(rng, 1, 2, 3),
+        max_staleness=_pick(rng, None, 0, 1, 3),
+        ahead=_pick(rng, 0, 2),
+        server_lr=_pick(rng, None, 1.0),
+        server=int(rng.integers(nodes)),
+        server_trains=_pick(rng, True, False),
+        codec=_pick(rng, fs.Raw(), fs.Cast(), fs.Stochastic(bits=8), fs.TopK(fraction=0.5)),
+        patience=100,
+    )
+
+
+def _swarm(kind: Callable[..., Any]) -> Callable[[Rng, int], Any]:
+    return lambda rng, nodes: kind(
+        local_steps=_pick(rng, 1, 3), codec=_pick(rng, fs.Raw(), fs.Modular(bits=8)), geometric=_pick(rng, True, False)
+    )
+
+
+KINDS: dict[str, Callable[[Rng, int], Strategy]] = {
+    "DPSGD": _dpsgd,
+    "Swarm": _swarm(fs.Swarm),
+    "SwarmPull": _swarm(fs.SwarmPull),
+    "ADPSGD": lambda rng, nodes: fs.ADPSGD(codec=_pick(rng, fs.Raw(), fs.Modular(bits=8))),
+}
+
+
+def _fault(rng: Rng, nodes: int) -> Any:
+    node, moment = int(rng.integers(nodes)), round(float(rng.uniform(0, WITHIN)), 4)
+    lasting = round(float(rng.uniform(0.001, 0.3)), 4)
+    kind = _pick(rng, "crash", "return", "pause", "loss", "partition", "slowdown")
+    if kind == "crash":
+        return fs.Crash(node=node, at=moment)
+    if kind == "return":
+        return fs.Crash(node=node, at=moment, back_after=lasting)
+    if kind == "pause":
+        return fs.Pause(node=node, start=moment, duration=lasting)
+    if kind == "loss":
+        return fs.Loss(share=float(rng.uniform(0.05, 0.5)), start=moment, duration=_pick(rng, None, lasting))
+    if kind == "partition":
+        apart = rng.permutation(nodes)[: rng.integers(1, nodes)].tolist()
+        return fs.Partition(groups=(tuple(apart),), start=moment, duration=lasting)
+    return fs.Slowdown(node=node, start=moment, duration=lasting, factor=float(rng.uniform(1, 10)))
+
+
+def drawn(number: int, kind: str) -> Schedule:
+    """The schedule of a number, for one kind of strategy."""
+    rng = np.random.default_rng([number, list(KINDS).index(kind)])
+    nodes = int(rng.integers(2, 7))
+    strategy = KINDS[kind](rng, nodes)
+    faults: list[Any] = []
+    for _ in range(rng.integers(1, 5)):
+        fault = _fault(rng, nodes)
+        dead = {f.node for f in [*faults, fault] if isinstance(f, fs.Crash) and f.back_after is None}
+        # Somebody is left.
+        faults += [fault] * (len(dead) < nodes)
+    return Schedule(number, strategy, nodes, tuple(faults))
+
+
+def main() -> None:
+    """Every kind of strategy under as many schedules as asked for."""
+    parser = arguments("benchmarks.schedules", __doc__ or "")
+    parser.add_argument("--schedules", type=int, help="how many in all (default: 2000, with --quick 80)")
+    parser.add_argument("--first", type=int, default=0, help="the number of the first (default: %(default)s)")
+    parser.add_argument("--only", choices=list(KINDS), help="one strategy (default: all, in turn)")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    kinds = [options.only] if options.only else list(KINDS)
+    count = options.schedules or (80 if options.quick else 2000)
+    of_each, block = -(-count // len(kinds)), 25
+    progress, rows, failed = Progress(len(kinds) * -(-of_each // block)), [], []
+    for kind in kinds:
+        wrong = unlike = again = 0
+        for number in range(options.first, options.first + of_each):
+            if (number - options.first) % block == 0:
+                progress(f"{kind}, schedules from {number}")
+            schedule = drawn(number, kind)
+            complaint = schedule.complaint()
+            if not complaint and number % 10 == 0:
+                again += 1
+                if schedule.outcome() != schedule.outcome():
+                    unlike, complaint = unlike + 1, "two runs of one seed differ"
+            if complaint:
+                wrong += 1
+                failed.append(f"{schedule}\n    {complaint}")
+        rows.append({"strategy": kind, "schedules": of_each, "failed": wrong, "run again": again, "unlike": unlike})
+    met = {f"none of {of_each * len(kinds)} schedules fails ({len(failed)} do)": not failed}
+    folder = options.out or (None if options.quick else Path(__file__).parent / "results")
+    finish(
+        "benchmarks.schedules", rows, figures={"failed": len(failed)}, met=met, folder=folder, note="\n".join(failed)
+    )
+
+
+if __name__ == "__main__":
+    main()
