@@ -1,12 +1,10 @@
-"""CIFAR-10 for virtual nodes that share one GPU: batches, gradients as recorded graphs, and several runs at a time."""
+"""CIFAR-10 for virtual nodes that share one GPU: batches, and gradients as recorded graphs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from collections.abc import Hashable
 from functools import cache
-from multiprocessing import get_context
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -16,9 +14,6 @@ from torch.nn.functional import cross_entropy
 import flockstep as fs
 from examples.cifar10_resnet import Images
 from flockstep.workloads.datasets import data_folder
-
-Job = TypeVar("Job")
-Result = TypeVar("Result")
 
 
 class Data(Hashable, Protocol):
@@ -129,17 +124,3 @@ def images_of(data: Data, part: str) -> Padded:
     """Those to "train" or to "test" on."""
     path = next(data_folder("cifar10").glob(f"cifar10_{part}_*.npz"))
     return Padded(path, torch.device(data.device), most=data.images if part == "train" else data.tests)
-
-
-def run_all(run: Callable[[Job], Result], jobs: Sequence[Job], workers: int) -> Iterator[Result]:
-    """Every job's result, as they are ready; several at a time keep a GPU busy."""
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        left = {pool.submit(run, job) for job in jobs}
-        try:
-            while left:
-                done, left = wait(left, return_when=FIRST_COMPLETED)
-                for future in done:
-                    yield future.result()
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise

@@ -17,8 +17,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from benchmarks import report
+from benchmarks.pool import run_all
 from benchmarks.report import Figures
-from experiments.cifar10 import run_all
 from experiments.hpsgd_cifar10 import picture, stability
 from experiments.hpsgd_cifar10.settings import COMPUTE, METHODS, NODES, Size, jobs
 from experiments.hpsgd_cifar10.training import run

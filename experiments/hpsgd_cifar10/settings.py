@@ -16,11 +16,12 @@ NODES = 4
 METHODS: dict[str, Strategy] = {
     "DataParallel": fs.DataParallel(),
     "LocalSGD, period 8": fs.LocalSGD(period=8),
-    "DiLoCo, period 16": fs.DiLoCo(period=16),
+    "DiLoCo, period 16": fs.DiLoCo(period=16, outer_lr=0.7, outer_momentum=0.9),
     "CoCoD, period 8": fs.CoCoD(period=8),
-    "HPSGD": fs.HPSGD(),
-    "HPSGD, outer_lr 0.5": fs.HPSGD(outer_lr=0.5),
-    "HPSGD, k at most 8": fs.HPSGD(k_max=8),
+    # As the paper has it.
+    "HPSGD": fs.HPSGD(pull=1),
+    "HPSGD, outer_lr 0.5": fs.HPSGD(pull=1, outer_lr=0.5),
+    "HPSGD, k at most 8": fs.HPSGD(pull=1, k_max=8),
 }
 LINKS = ("1 Gbit/s", "100 Mbit/s", "20 Mbit/s")
 LATENCY = "1 ms"

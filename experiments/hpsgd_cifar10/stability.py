@@ -1,6 +1,7 @@
 """Where HPSGD's merges swing: k against the learning rate on a quadratic, as seen and as the formula has it.
 
-On curvature l, c = 1 - (1 - eta l)^k and W_{r+1} = W_r - outer_lr c W_{r-1}: a swing above outer_lr c = 1/4.
+On curvature l, c = 1 - (1 - eta l)^k and, where replicas restart from W (pull=1, the paper's form),
+W_{r+1} = W_r - outer_lr c W_{r-1}: a swing above outer_lr c = 1/4.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def swings(k: int, rate: float) -> bool:
             return self
 
     fs.simulate(
-        fs.HPSGD(local_steps=k),
+        fs.HPSGD(local_steps=k, pull=1),
         Watched(),
         nodes=1,
         steps=_PERIODS * k,

@@ -10,6 +10,9 @@ from typing import Any
 from benchmarks.report import Figures
 from experiments.swarm_cifar10.settings import METHODS, SGD
 
+_COLORS = [f"C{k}" for k in range(10)] + ["black", "gold", "lightgreen", "navy", "salmon"]
+"""One for each method, in all panels: the bars' names are the legend."""
+
 
 def draw(rows: Sequence[Figures], curves: Sequence[Figures], path: Path, title: str) -> Path:
     """A row of panels per number of nodes; the shorter runs as curves, the ends of both lengths as bars."""
@@ -23,7 +26,7 @@ def draw(rows: Sequence[Figures], curves: Sequence[Figures], path: Path, title: 
         for color, method in enumerate(METHODS):
             for panel, axis in ((by_passes, "passed"), (by_time, "virtual s")):
                 if points := _mean_curve([p for p in short if p["method"] == method], axis):
-                    panel.plot(*zip(*points, strict=True), color=f"C{color}", label=method, lw=1.4)
+                    panel.plot(*zip(*points, strict=True), color=_COLORS[color], lw=1.4)
         by_passes.set(xlabel="passes over the data, all nodes together", title=f"{nodes} nodes")
         by_time.set(xlabel="virtual seconds", xscale="log")
         _draw_ends(ends, rows, nodes)
@@ -31,7 +34,6 @@ def draw(rows: Sequence[Figures], curves: Sequence[Figures], path: Path, title: 
             panel.set_ylabel("test accuracy of the average model, %")
             panel.set_ylim(bottom=40)
             panel.grid(alpha=0.3)
-        by_passes.legend(fontsize=7, loc="lower right")
     figure.suptitle(title)
     figure.savefig(path, dpi=130)
     return path
@@ -56,10 +58,10 @@ def _draw_ends(panel: Any, rows: Sequence[Figures], nodes: int) -> None:
             if not found:
                 continue
             mean = statistics.fmean(found)
-            panel.barh(place + shift, mean, 0.36, color=f"C{place}", alpha=1.0 if shift < 0 else 0.55)
+            panel.barh(place + shift, mean, 0.36, color=_COLORS[place], alpha=1.0 if shift < 0 else 0.55)
             panel.text(mean, place + shift, f" {mean:.1f} ({passes:g} passes)", va="center", fontsize=7)
     panel.set_yticks(range(len(METHODS)), list(METHODS), fontsize=8)
     panel.invert_yaxis()
     low = min(row["accuracy"] for row in mine)
-    panel.set_xlim(max(0.0, low - 5), 100 if low > 90 else max(row["accuracy"] for row in mine) + 6)
+    panel.set_xlim(max(0.0, low - 5), 100 if low > 90 else max(row["accuracy"] for row in mine) + 9)
     panel.set_xlabel("test accuracy at the end, %")
