@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 import threading
 from types import FrameType
 
@@ -27,4 +29,16 @@ class Stop:
         if self.asked:
             raise KeyboardInterrupt
         self.asked = True
-        consoles.complain("Ctrl-C: stopping and saving; once more stops at once.")
+        _say("Ctrl-C: stopping and saving; once more stops at once.")
+
+
+def _say(sentence: str) -> None:
+    """To standard error, past its buffer: whoever was interrupted may just be writing there, and Python forbids two."""
+    try:
+        file = sys.stderr.fileno()
+    except (AttributeError, OSError, ValueError):
+        # No file but a string that somebody catches it in.
+        consoles.complain(sentence)
+        return
+    # A terminal's cursor may stand behind a bar, and behind the ^C.
+    os.write(file, f"{os.linesep * os.isatty(file)}{sentence}{os.linesep}".encode())

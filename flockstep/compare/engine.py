@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sys
 import traceback
 import warnings
 from collections.abc import Sequence
@@ -152,6 +153,8 @@ def _work(comparison: Comparison, run: Run, out: Path, line: Connection) -> None
     _speak_into(out / LOG)
 
     def say(*words: object) -> None:
+        # Of a mistake we are ended at once: what was printed before it must be in the file by then.
+        sys.stdout.flush()
         line.send_bytes(json.dumps(words).encode())
 
     try:

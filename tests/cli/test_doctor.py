@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from flockstep import units
 from flockstep.backends.real import keys
 from flockstep.backends.real.checkup import here, identity, lookups
 from flockstep.backends.real.checkup.office import Office
@@ -586,7 +587,9 @@ def test_the_bandwidth_of_a_slow_link(lab, run):
     listener.stdout.close()
     told = Told(visitor.returncode, out.decode())
     assert told.code == 0, told.text
-    there, back = re.fullmatch(r"([\d.]+) Mbit/s there, ([\d.]+) Mbit/s back", told.there["bandwidth"][1]).groups()
-    assert 20 < float(there) < 60
-    assert 20 < float(back) < 60
+    seen = told.there["bandwidth"][1]
+    rates = re.fullmatch(r"([\d.]+ [kM]bit/s) there, ([\d.]+ [kM]bit/s) back", seen)
+    assert rates, seen
+    # A busy machine may be slower than the link, and never faster.
+    assert all(0 < units.bytes_per_second(rate) < units.bytes_per_second("60 Mbit/s") for rate in rates.groups()), seen
     assert told.there["both ways"][1].startswith(f"it reaches this machine at {second.address}:")
