@@ -82,7 +82,7 @@ def join(
     """
     if budget is not None and not isinstance(budget, Budget):
         raise TypeError(f"join.budget must be a Budget, got {budget!r}\n  write fs.Budget(steps=...)")
-    check.has("join", "strategy", strategy, "run", kind="a strategy such as CELGC(period=8, gamma=1.0)")
+    check.has("join", "strategy", strategy, "run", kind="a strategy such as CELGC(period=8)")
     if every is not None:
         check.whole("join", "every", every)
         if resume is None:

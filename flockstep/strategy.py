@@ -55,7 +55,7 @@ def takes_equal_steps(strategy: object) -> bool:
 
 
 def describe(part: object) -> str:
-    """A strategy or part as a user would write it: ``CELGC(period=8, gamma=1.0)``, defaults left out."""
+    """A strategy or part as a user would write it: ``CELGC(period=8)``, defaults left out."""
     if not is_dataclass(part) or isinstance(part, type):
         # Python's own repr of an object holds an address, which two processes would take for a difference.
         named = f"{type(part).__name__}()" if type(part).__repr__ is object.__repr__ else repr(part)

@@ -4,7 +4,8 @@ Four ordinary trainings (a GPT with AdamW, an LSTM with SGD, a ResNet with momen
 rates tuned for one node alone and used as they are, on 2, 4 and 8 virtual nodes, over three seeds. Beside every row:
 one node alone with as many steps per node, and DataParallel with as many samples. "kept" is the share of DataParallel's
 gain over one node alone that is left: 1 is as good as DataParallel, below 0 is worse than training alone. No row is
-left out. With --rates, every row may choose its rate from one grid, on the largest number of nodes.
+left out unless --only asks for some. With --rates, every row may choose its rate from one grid, on the largest number
+of nodes.
 
 Bars: every row ends below one node alone; the best row that sends a sixteenth of DataParallel's bytes keeps half.
 """
@@ -44,7 +45,8 @@ def main() -> None:
         todo = [Job(task, ALONE, 1, seed, steps, f) for task in tasks for seed in seeds for f in factors]
     else:
         todo = _jobs(tasks, counts[-1:] if options.rates else counts, seeds, steps, factors)
-    folder = options.out or (None if options.quick else RESULTS)
+        todo = [job for job in todo if job.strategy in (ALONE, TOGETHER) or _asked(job, options.only)]
+    folder = options.out or (None if options.quick or options.only else RESULTS)
     name = f"{NAME}_rates" if options.rates else NAME
     # The longest first, so that none is left to run alone.
     todo.sort(key=lambda job: -job.nodes)
@@ -70,6 +72,9 @@ def main() -> None:
 def _options() -> argparse.Namespace:
     parser = report.arguments(NAME, __doc__ or "")
     parser.add_argument("--tasks", nargs="+", choices=TASKS, metavar="TASK", help=f"of {', '.join(TASKS)}")
+    names = sorted(name.partition("(")[0] for name in STRATEGIES)
+    what = "these strategies, beside one node alone and DataParallel; kept with --out only"
+    parser.add_argument("--only", nargs="+", choices=names, metavar="STRATEGY", help=what)
     parser.add_argument("--nodes", type=int, nargs="+", default=[2, 4, 8], help="how many (default: %(default)s)")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="(default: %(default)s)")
     parser.add_argument("--steps", type=int, default=256, help="of every node (default: %(default)s)")
@@ -87,6 +92,10 @@ def _tasks(asked: Sequence[str] | None) -> tuple[list[str], str]:
     except FileNotFoundError as error:
         return [task for task in tasks if "ResNet" not in task], f"Left out: ResNet, {error}"
     return tasks, ""
+
+
+def _asked(job: Job, only: Sequence[str] | None) -> bool:
+    return only is None or job.strategy.partition("(")[0] in only
 
 
 def _jobs(

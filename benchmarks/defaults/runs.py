@@ -23,10 +23,10 @@ STRATEGIES: dict[str, Strategy] = {
     describe(strategy): strategy
     for strategy in (
         fs.LocalSGD(period=PERIOD),
-        fs.CELGC(period=PERIOD, gamma=1.0),
-        fs.CELGCUpdate(period=PERIOD, gamma=1.0),
-        fs.Episode(period=PERIOD, gamma=1.0),
-        fs.EpisodePlus(period=PERIOD, gamma=1.0, sampled=1),
+        fs.CELGC(period=PERIOD),
+        fs.CELGCUpdate(period=PERIOD),
+        fs.Episode(period=PERIOD),
+        fs.EpisodePlus(period=PERIOD),
         fs.CoCoD(period=PERIOD),
         fs.OverlapLocalSGD(period=PERIOD),
         fs.HPSGD(),

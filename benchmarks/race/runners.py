@@ -13,17 +13,16 @@ import flockstep as fs
 from flockstep.strategy import Strategy
 
 DDP = "torch DDP"
+HPSGD = "HPSGD"
 ALONE = "no communication"
 STRATEGIES: dict[str, Strategy] = {
     "LocalSGD, period 4": fs.LocalSGD(period=4),
     "LocalSGD, period 16": fs.LocalSGD(period=16),
-    "DiLoCo, period 16": fs.DiLoCo(period=16, outer_lr=0.7, outer_momentum=0.9),
+    "DiLoCo, period 16": fs.DiLoCo(period=16),
     "CoCoD, period 4": fs.CoCoD(period=4),
     "CoCoD, period 8": fs.CoCoD(period=8),
-    "StreamingDiLoCo, period 16": fs.StreamingDiLoCo(
-        period=16, fragments=4, delay=4, alpha=0.5, outer_lr=0.4, outer_momentum=0.9
-    ),
-    "HPSGD": fs.HPSGD(),
+    "StreamingDiLoCo, period 16": fs.StreamingDiLoCo(period=16),
+    HPSGD: fs.HPSGD(),
     "HPSGD, bf16": fs.HPSGD(average=fs.Coded(codec=fs.Cast())),
 }
 FAMILY = [name for name in STRATEGIES if not name.startswith(("LocalSGD", "DiLoCo"))]

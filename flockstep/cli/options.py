@@ -10,7 +10,7 @@ from typer import Argument, Option
 from flockstep.texts import parse
 from flockstep.texts.optimizers import OptimizerName
 
-_WHAT = "What to run, such as DataParallel or 'CELGC(period=8, gamma=1.0)'; one or more."
+_WHAT = "What to run, such as DataParallel or 'CELGC(period=8)'; one or more."
 _WORKLOADS = f"What to train: {', '.join(parse.WORKLOADS)}; arguments as in quadratics(dim=100)."
 
 Strategies = Annotated[list[str], Argument(metavar="STRATEGY", help=_WHAT)]

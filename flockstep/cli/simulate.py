@@ -32,7 +32,7 @@ luck. Ends with a table, a picture and a CSV file of rows.
 \b
 [bold]Examples[/bold]
   flockstep simulate DataParallel "LocalSGD(period=8)" --nodes 64
-  flockstep simulate "CELGC(period=8, gamma=1.0)" --straggler 3:4x
+  flockstep simulate "CELGC(period=8)" --straggler 3:4x
   flockstep simulate "LocalSGD(period=8)" --slowdown 2:9x@3s+2s --spread 0.3
   flockstep simulate "LocalSGD(period=8)" --pause 2@3s+2s
 

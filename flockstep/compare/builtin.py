@@ -9,6 +9,16 @@ STEPS = 120
 SEEDS = 3
 NODES = 16
 
+STRATEGIES = [
+    "DataParallel",
+    "CELGC(period=8)",
+    "Swarm(local_steps=4, codec=Modular(bits=8))",
+    "DPSGD(local_steps=8)",
+    "HPSGD(local_steps=4)",
+    "DiLoCo(period=8)",
+]
+"""The baseline and five others."""
+
 _ON_THE_TEXT = 0.04
 """AdamW's learning rate there: of 0.005, 0.01, 0.02, 0.04 and 0.08, the best for the baseline."""
 _ELSEWHERE = {OptimizerName.adamw: 0.01, OptimizerName.sgd: 0.1, OptimizerName.momentum: 0.1}
@@ -26,15 +36,3 @@ def learning_rate(workload: str, chosen: OptimizerName) -> float:
 
 def _is_the_text(workload: str) -> bool:
     return workload.strip().startswith("shakespeare")
-
-
-def strategies(gamma: float) -> list[str]:
-    """The baseline and five others; ``gamma`` caps the steps of the one that clips."""
-    return [
-        "DataParallel",
-        f"CELGC(period=8, gamma={gamma:g})",
-        "Swarm(local_steps=4, codec=Modular(bits=8))",
-        "DPSGD(local_steps=8)",
-        "HPSGD(local_steps=4)",
-        "DiLoCo(period=8)",
-    ]

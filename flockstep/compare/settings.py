@@ -91,9 +91,7 @@ def _several(value: Any) -> Any:
 def _entries(settings: Mapping[str, Any], looped: bool) -> list[Entry]:
     usual = settings["optimizer"]
     optimizer = builtin.optimizer(settings["workload"]) if usual is None else _optimizer(usual)
-    # Gradients no longer than 1, whatever the learning rate; of a loop of one's own, nobody knows it.
-    gamma = 1.0 if looped else _rate(settings, optimizer)
-    listed = settings["strategies"] or builtin.strategies(gamma)
+    listed = settings["strategies"] or builtin.STRATEGIES
     if not isinstance(listed, list):
         raise TypeError(f"compare.strategies must be a list, got {listed!r}")
     return [_own_entry(one) if looped else _entry(one, optimizer, settings) for one in listed]

@@ -143,26 +143,30 @@ def capped(gamma: float | Callable[[int], float], g: Tensor, node: Node, owner: 
     return scaled_to(gamma, g, node.step_length(g, initial=True), node, told)
 
 
-def scaled_to(cap: float, g: Tensor, length: Tensor, node: Node, threshold: Threshold) -> Tensor | None:
+def scaled_to(
+    cap: float | Tensor, g: Tensor, length: Tensor, node: Node, threshold: Threshold | None = None
+) -> Tensor | None:
     """``g`` scaled in place by min(1, cap / length), counted when it was; None where the length is not finite."""
     if g.device.type != "cpu":
         return _scaled_unseen(cap, g, length, node, threshold)
     if length.numel() > 1:
         return _scaled_unseen(cap, g, length, node, threshold) if bool(length.isfinite().all()) else None
-    told = float(length)
+    told, cap = float(length), float(cap)
     if not math.isfinite(told):
         return None
-    looked(node, threshold, told, told > cap)
+    if threshold is not None:
+        looked(node, threshold, told, told > cap)
     if told > cap:
         node.count("clipped")
         g *= cap / told
     return g
 
 
-def _scaled_unseen(cap: float, g: Tensor, length: Tensor, node: Node, threshold: Threshold) -> Tensor:
+def _scaled_unseen(cap: float | Tensor, g: Tensor, length: Tensor, node: Node, threshold: Threshold | None) -> Tensor:
     finite = length.isfinite()
     over = finite & (length > cap)
-    looked(node, threshold, length, over)
+    if threshold is not None:
+        looked(node, threshold, length, over)
     node.count("clipped", over.squeeze(-1))
     node.count("not finite", (~finite).squeeze(-1))
     g *= (cap / length).clamp(max=1.0)

@@ -4,7 +4,8 @@ LocalSGD      x_i <- x_i - eta * clip(g_i)                         every step
               x_i <- mean_j x_j                                    every ``period`` steps
 
 CELGC         the same with the clip  min(eta, gamma/||g_i||) * g_i: gamma caps the step, by the node's own norm,
-              so that ||x_i - xbar|| <= 2 gamma period without momentum.
+              so that ||x_i - xbar|| <= 2 gamma period without momentum. No gamma is one and a half times what steps
+              usually are (``parts.usual``).
               Liu, Zhuang, Lei, Liao: communication-efficient local gradient clipping, NeurIPS 2022, arXiv 2205.05040.
 
 CELGCUpdate   caps the length of what the optimizer did, whatever it was: with momentum or Adam, clipping the gradient
@@ -12,7 +13,7 @@ CELGCUpdate   caps the length of what the optimizer did, whatever it was: with m
 
 Sends   one model per ``period`` steps
 Waits   for every node, every ``period`` steps; once more at the end if a round was left open
-Keeps   nothing
+Keeps   nothing; without a gamma, the mean length of steps
 """
 
 from __future__ import annotations
@@ -26,9 +27,10 @@ from torch import Tensor
 from flockstep import check
 from flockstep.node import Node
 from flockstep.parts.averages import Exact
-from flockstep.parts.clips import NoClip, capped
+from flockstep.parts.clips import NoClip, capped, scaled_to
 from flockstep.parts.suited import MODELS, average_for
 from flockstep.parts.thresholds import Threshold, looked
+from flockstep.parts.usual import Usual
 from flockstep.strategy import Average, Clip
 from flockstep.vector import norm
 
@@ -67,24 +69,29 @@ class LocalSGD:
 
 @dataclass(frozen=True, kw_only=True)
 class CELGC:
-    """Local steps no longer than ``gamma``, models averaged every ``period`` steps."""
+    """Local steps no longer than ``gamma``, or than is usual where none is given; averaged every ``period`` steps."""
 
     row_wise: ClassVar[bool] = True
 
     period: int
-    gamma: float
+    gamma: float | None = None
     average: Average = Exact()
 
     def __post_init__(self) -> None:
         check.whole(self, "period", self.period)
-        check.positive(self, "gamma", self.gamma)
+        if self.gamma is not None:
+            check.positive(self, "gamma", self.gamma)
         average_for(self, self.average, MODELS)
 
     async def run(self, node: Node) -> None:
         """Local SGD with the step capped: nothing else."""
+        gamma = Usual(node) if self.gamma is None else self.gamma
 
         def clip(g: Tensor, node: Node) -> Tensor | None:
-            return capped(self.gamma, g, node, self)
+            if not isinstance(gamma, Usual):
+                return capped(gamma, g, node, self)
+            length = node.step_length(g, initial=True)
+            return scaled_to(gamma.cap(length), g, length, node)
 
         await LocalSGD(period=self.period, clip=clip, average=self.average).run(node)
 
@@ -98,26 +105,33 @@ class CELGCUpdate(CELGC):
     async def run(self, node: Node) -> None:
         """Let the optimizer step, then shorten what it did."""
         x, mean = node.params, self.average.start(node)
+        gamma = Usual(node) if self.gamma is None else self.gamma
         k = node.step_count - 1
         async for k in node.steps():
             g = await node.gradient(x)
             before = x.clone()
             await node.step(g)
-            self._shorten(x, before, node)
+            self._shorten(x, before, gamma, node)
             if (k + 1) % self.period == 0:
                 x.copy_(await mean(x))
         if (k + 1) % self.period:
             x.copy_(await mean(x))
 
-    def _shorten(self, x: Tensor, before: Tensor, node: Node) -> None:
+    def _shorten(self, x: Tensor, before: Tensor, gamma: float | Usual, node: Node) -> None:
         # By the first group that learns at all: one that began with a rate of 0 tells nothing of a schedule.
         decay = next((rate / initial for rate, initial in node.learning_rates() if initial), 1.0)
-        change, cap = x - before, self.gamma * decay
-        length = float(norm(change))
+        change = x - before
+        measured = norm(change)
+        length = float(measured)
         if not math.isfinite(length):
             x.copy_(before)
             return
-        looked(node, Threshold(self, "gamma", "steps"), length, length > cap)
+        if isinstance(gamma, Usual):
+            # As long as it would have been at the initial rate; a rate of 0 tells nothing of usual steps.
+            cap = float(gamma.cap(measured / decay)) * decay if decay else length
+        else:
+            cap = gamma * decay
+            looked(node, Threshold(self, "gamma", "steps"), length, length > cap)
         if length > cap:
             node.count("clipped")
             x.copy_(before + change * (cap / length))

@@ -41,8 +41,8 @@ WORKLOADS: dict[str, Any] = {
 
 
 def strategy(text: str) -> fs.Strategy:
-    """A strategy from its text, such as ``CELGC(period=8, gamma=1.0)`` or plain ``DataParallel``."""
-    result: fs.Strategy = Language("strategy", "CELGC(period=8, gamma=1.0)", STRATEGIES, PARTS).read(text)
+    """A strategy from its text, such as ``CELGC(period=8)`` or plain ``DataParallel``."""
+    result: fs.Strategy = Language("strategy", "CELGC(period=8)", STRATEGIES, PARTS).read(text)
     return result
 
 

@@ -18,8 +18,11 @@ STEPS = 17
 STRATEGIES = {
     "LocalSGD": fs.LocalSGD(period=4),
     "CELGC": fs.CELGC(period=4, gamma=0.05),
+    "CELGC by default": fs.CELGC(period=4),
+    "CELGCUpdate by default": fs.CELGCUpdate(period=4),
     "DataParallel": fs.DataParallel(average=fs.Coded(codec=fs.Cast(dtype="bf16"))),
     "Episode": fs.Episode(period=4, gamma=0.05),
+    "Episode by default": fs.Episode(period=4),
     "EpisodePlus": fs.EpisodePlus(period=4, gamma=0.05, sampled=2),
     "SClipEF": fs.SClipEF(),
     "SClipEFNetwork": fs.SClipEFNetwork(),

@@ -6,6 +6,22 @@ A problem is a list of gradient functions, one per node: ``gradients[i](x) -> g`
 import numpy as np
 
 
+class UsualCap:
+    """One and a half times the mean of what steps were cut to: ten, then it falls with 1/50 and grows with 1/200."""
+
+    def __init__(self):
+        self.mean, self.seen = 0.0, 0
+
+    def __call__(self, length):
+        cap = 1.5 * self.mean if self.seen else length
+        if length > 0:
+            self.seen += 1
+            left = min(length, cap)
+            over = self.seen if self.seen <= 10 else 200 if left > self.mean else 50
+            self.mean += (left - self.mean) / over
+        return cap
+
+
 def data_parallel(x0, gradients, steps, eta, gamma=None):
     x = x0.copy()
     for _ in range(steps):
@@ -15,10 +31,12 @@ def data_parallel(x0, gradients, steps, eta, gamma=None):
 
 
 def local_sgd(x0, gradients, steps, eta, period, gamma=None):
-    xs = [x0.copy() for _ in gradients]
+    """``gamma`` is a number, or "usual": then every node has a cap of its own."""
+    xs, caps = [x0.copy() for _ in gradients], [UsualCap() for _ in gradients]
     for k in range(steps):
-        for x, gradient in zip(xs, gradients, strict=True):
-            x -= length_capped(gradient(x), eta, gamma)
+        for x, gradient, cap in zip(xs, gradients, caps, strict=True):
+            g = gradient(x)
+            x -= length_capped(g, eta, cap(eta * np.linalg.norm(g)) if gamma == "usual" else gamma)
         if (k + 1) % period == 0 or k + 1 == steps:
             mean = np.mean(xs, axis=0)
             xs = [mean.copy() for _ in xs]
@@ -28,11 +46,13 @@ def local_sgd(x0, gradients, steps, eta, period, gamma=None):
 def momentum_update_capped(x0, gradients, steps, eta, period, gamma, momentum):
     """Heavy-ball steps whose length, not whose gradient, is capped."""
     xs, velocity = [x0.copy() for _ in gradients], [np.zeros_like(x0) for _ in gradients]
+    caps = [UsualCap() if gamma == "usual" else lambda length: gamma for _ in gradients]
     for k in range(steps):
         for i, gradient in enumerate(gradients):
             velocity[i] = momentum * velocity[i] + gradient(xs[i])
             change = eta * velocity[i]
-            xs[i] -= change * min(1.0, gamma / np.linalg.norm(change))
+            length = np.linalg.norm(change)
+            xs[i] -= change * min(1.0, caps[i](length) / length)
         if (k + 1) % period == 0 or k + 1 == steps:
             mean = np.mean(xs, axis=0)
             xs = [mean.copy() for _ in xs]
@@ -41,10 +61,12 @@ def momentum_update_capped(x0, gradients, steps, eta, period, gamma, momentum):
 
 def episode(x0, gradients, steps, eta, period, gamma):
     xs = [x0.copy() for _ in gradients]
+    cap = UsualCap() if gamma == "usual" else lambda length: gamma
     for k in range(steps):
         if k % period == 0:
             own = [gradient(x) for x, gradient in zip(xs, gradients, strict=True)]
             everyone = np.mean(own, axis=0)
+            gamma = cap(eta * np.linalg.norm(everyone))
             clip = np.linalg.norm(everyone) > gamma / eta
         for i, gradient in enumerate(gradients):
             g = gradient(xs[i]) - own[i] + everyone
@@ -60,7 +82,9 @@ def episode_plus(x0, gradients, steps, eta, period, gamma, samples):
     x = x0.copy()
     own = [gradient(x) for gradient in gradients]
     everyone = np.mean(own, axis=0)
+    cap = UsualCap() if gamma == "usual" else lambda length: gamma
     for round, start in enumerate(range(0, steps, period)):
+        gamma = cap(eta * np.linalg.norm(everyone))
         clip = np.linalg.norm(everyone) > gamma / eta
         ends, change = [], np.zeros_like(x)
         for i in samples[round]:

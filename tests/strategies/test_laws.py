@@ -24,8 +24,11 @@ STRATEGIES = {
     "LocalSGD": lambda average: fs.LocalSGD(period=4, average=average),
     "LocalSGD every step": lambda average: fs.LocalSGD(period=1, average=average),
     "CELGC": lambda average: fs.CELGC(period=4, gamma=WIDE, average=average),
+    "CELGC by default": lambda average: fs.CELGC(period=4, average=average),
     "CELGCUpdate": lambda average: fs.CELGCUpdate(period=4, gamma=WIDE, average=average),
+    "CELGCUpdate by default": lambda average: fs.CELGCUpdate(period=4, average=average),
     "Episode": lambda average: fs.Episode(period=4, gamma=WIDE, average=average),
+    "Episode by default": lambda average: fs.Episode(period=4, average=average),
 }
 
 
@@ -46,9 +49,12 @@ def test_every_strategy_with_every_average(strategy, average):
 @pytest.mark.parametrize("size", [1, 2, 5])
 def test_episode_plus_with_everybody_at_work(size, average):
     # With some standing by, stored gradients are of different rounds, and equal data is not plain SGD any more.
-    made = fs.EpisodePlus(period=4, gamma=WIDE, sampled=size, average=AVERAGES[average])
-    check_strategy(made, nodes=(size,))
-    check_synchronous(made, nodes=(size,))
+    for made in (
+        fs.EpisodePlus(period=4, average=AVERAGES[average]),
+        fs.EpisodePlus(period=4, gamma=WIDE, sampled=size, average=AVERAGES[average]),
+    ):
+        check_strategy(made, nodes=(size,))
+        check_synchronous(made, nodes=(size,))
 
 
 def test_a_rounding_codec_is_near_sgd():

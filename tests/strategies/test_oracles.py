@@ -53,35 +53,42 @@ def test_local_sgd(size, period):
     check(fs.LocalSGD(period=period), size, oracles.local_sgd(np.zeros(6), gradients_of(size), STEPS, ETA, period))
 
 
+@pytest.mark.parametrize("gamma", [GAMMA, None])
 @pytest.mark.parametrize("period", [1, 2, 7])
 @pytest.mark.parametrize("size", SIZES)
-def test_celgc(size, period):
-    expected = oracles.local_sgd(np.zeros(6), gradients_of(size), STEPS, ETA, period, GAMMA)
-    trace = check(fs.CELGC(period=period, gamma=GAMMA), size, expected)
-    assert all(node.counts["clipped"] > 0 for node in trace.nodes)
+def test_celgc(size, period, gamma):
+    expected = oracles.local_sgd(np.zeros(6), gradients_of(size), STEPS, ETA, period, gamma or "usual")
+    trace = check(fs.CELGC(period=period, gamma=gamma), size, expected)
+    assert all(node.counts["clipped"] > 0 for node in trace.nodes if gamma)
 
 
+@pytest.mark.parametrize("gamma", [GAMMA, None])
 @pytest.mark.parametrize("period", [1, 7])
 @pytest.mark.parametrize("size", SIZES)
-def test_celgc_update_with_momentum(size, period):
-    expected = oracles.momentum_update_capped(np.zeros(6), gradients_of(size), STEPS, ETA, period, GAMMA, 0.9)
+def test_celgc_update_with_momentum(size, period, gamma):
+    cap = gamma or "usual"
+    expected = oracles.momentum_update_capped(np.zeros(6), gradients_of(size), STEPS, ETA, period, cap, 0.9)
     heavy_ball = partial(torch.optim.SGD, lr=ETA, momentum=0.9)
-    check(fs.CELGCUpdate(period=period, gamma=GAMMA), size, expected, heavy_ball)
+    trace = check(fs.CELGCUpdate(period=period, gamma=gamma), size, expected, heavy_ball)
+    assert all(node.counts["clipped"] > 0 for node in trace.nodes if gamma)
 
 
-@pytest.mark.parametrize("gamma", [0.05, GAMMA, 10.0])
+@pytest.mark.parametrize("gamma", [0.05, GAMMA, 10.0, None])
 @pytest.mark.parametrize("period", [1, 2, 7])
 @pytest.mark.parametrize("size", SIZES)
 def test_episode(size, period, gamma):
-    expected = oracles.episode(np.zeros(6), gradients_of(size), STEPS, ETA, period, gamma)
+    expected = oracles.episode(np.zeros(6), gradients_of(size), STEPS, ETA, period, gamma or "usual")
     check(fs.Episode(period=period, gamma=gamma), size, expected)
 
 
-@pytest.mark.parametrize(("size", "sampled"), [(1, 1), (2, 1), (2, 2), (4, 3), (5, 2)])
+@pytest.mark.parametrize(("size", "sampled"), [(1, 1), (2, 1), (2, 2), (4, 3), (5, 2), (5, None)])
+@pytest.mark.parametrize("gamma", [GAMMA, None])
 @pytest.mark.parametrize("period", [1, 7])
-def test_episode_plus(size, sampled, period):
-    strategy = fs.EpisodePlus(period=period, gamma=GAMMA, sampled=sampled)
+def test_episode_plus(size, sampled, period, gamma):
+    strategy = fs.EpisodePlus(period=period, gamma=gamma, sampled=sampled)
     samples = [strategy.sample(round, size) for round in range(STEPS)]
-    expected, everyone, own = oracles.episode_plus(np.zeros(6), gradients_of(size), STEPS, ETA, period, GAMMA, samples)
+    assert all(len(sample) == sampled or len(sample) == size for sample in samples)
+    cap = gamma or "usual"
+    expected, everyone, own = oracles.episode_plus(np.zeros(6), gradients_of(size), STEPS, ETA, period, cap, samples)
     np.testing.assert_allclose(everyone, np.mean(own, axis=0), rtol=1e-9, atol=1e-12)
     check(strategy, size, expected)

@@ -16,6 +16,7 @@ CODED = "LocalSGD(period=4, average=Coded(codec=Cast(dtype='bf16')))"
     [
         ("DataParallel", fs.DataParallel()),
         (" DataParallel( ) ", fs.DataParallel()),
+        ("CELGC(period=8)", fs.CELGC(period=8)),
         ("CELGC(period=8, gamma=1.0)", fs.CELGC(period=8, gamma=1.0)),
         ("fs.CELGC(period=8, gamma=1e-1)", fs.CELGC(period=8, gamma=0.1)),
         ("DataParallel(clip=ClipNorm(max_norm=2))", fs.DataParallel(clip=fs.ClipNorm(max_norm=2))),
@@ -53,7 +54,7 @@ MISTAKES = [
     ("Foo", "there is no strategy 'Foo'; there are ADPSGD, CELGC"),
     (
         "ClipNorm(max_norm=1)",
-        "ClipNorm is a part of a strategy, not a strategy; write it like CELGC(period=8, gamma=1.0)",
+        "ClipNorm is a part of a strategy, not a strategy; write it like CELGC(period=8)",
     ),
     ("CELGC(8, 1.0)", "CELGC takes arguments by keyword only; write CELGC(period=8, gamma=1.0), not CELGC(8, 1.0)"),
     (
@@ -63,8 +64,8 @@ MISTAKES = [
     ("DataParallel(average=Coded(codec=Cast('bf16')))", "write Cast(dtype='bf16'), not Cast('bf16')"),
     ("DataParallel(average=Exact(3))", "Exact takes arguments by keyword only; write Exact(), not Exact(3)"),
     ("DataParallel(average=Exact(a=1))", "Exact has no argument 'a'; it takes none"),
-    ("CELGC", "CELGC needs period and gamma; write CELGC(period=..., gamma=...)"),
-    ("CELGC(period=8)", "CELGC needs gamma; write CELGC(period=..., gamma=...)"),
+    ("CELGC", "CELGC needs period; write CELGC(period=...)"),
+    ("DataParallel(clip=ClipNorm)", "ClipNorm needs max_norm; write ClipNorm(max_norm=...)"),
     ("LocalSGD(period=8, period=9)", "LocalSGD.period is given twice"),
     ("LocalSGD(**{'period': 8})", "write every argument out"),
     ("LocalSGD(period=8", "cannot read the strategy 'LocalSGD(period=8' ('(' was never closed); write it like CELGC("),

@@ -3,8 +3,8 @@
 import flockstep as fs
 
 
-def one_of_each(period: int, gamma: float = 1.0) -> list[fs.Strategy]:
-    """With this period where it has one. ``gamma`` is the clip's."""
+def one_of_each(period: int, gamma: float | None = None) -> list[fs.Strategy]:
+    """With this period where it has one, and this gamma."""
     return [
         fs.DataParallel(),
         fs.LocalSGD(period=period),

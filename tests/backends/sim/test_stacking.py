@@ -24,6 +24,7 @@ STRATEGIES = [
     fs.LocalSGD(period=1, average=RING),
     fs.LocalSGD(period=3, clip=fs.ClipStep(gamma=0.02), average=fs.Mixed(topology=fs.Star(), codec=fs.Raw())),
     fs.CELGC(period=4, gamma=0.02),
+    fs.CELGC(period=4),
     fs.SClipEF(),
     fs.SClipEFNetwork(topology=fs.Exponential()),
     fs.GTNSGDm(topology=fs.Ring()),
