@@ -97,7 +97,7 @@ def test_shakespeare_alone(tmp_path):
 def test_a_strategy_that_cannot_be_read_is_told(here):
     code, (_, complaint) = here("shakespeare.py", "--strategy", "CELGC")
     assert code == 2
-    assert "--strategy: CELGC needs period and gamma" in complaint
+    assert "--strategy: CELGC needs period" in complaint
 
 
 @pytest.mark.slow
