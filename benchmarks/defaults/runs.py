@@ -24,7 +24,7 @@ STRATEGIES: dict[str, Strategy] = {
     for strategy in (
         fs.LocalSGD(period=PERIOD),
         fs.CELGC(period=PERIOD),
-        fs.CELGCUpdate(period=PERIOD),
+        fs.CELGCUpdate(period=PERIOD, gamma=1.0),
         fs.Episode(period=PERIOD),
         fs.EpisodePlus(period=PERIOD),
         fs.CoCoD(period=PERIOD),

@@ -20,6 +20,7 @@ from torch import Tensor
 from flockstep import check
 from flockstep.node import Node
 from flockstep.parts.thresholds import Threshold, looked
+from flockstep.parts.usual import Usual
 from flockstep.vector import norm
 
 _WIDE = (torch.float32, torch.float64)
@@ -135,8 +136,11 @@ class ClipStep:
         return capped(self.gamma, g, node, self)
 
 
-def capped(gamma: float | Callable[[int], float], g: Tensor, node: Node, owner: object) -> Tensor | None:
+def capped(gamma: float | Callable[[int], float] | Usual, g: Tensor, node: Node, owner: object) -> Tensor | None:
     """What ``ClipStep`` does, in the name of whoever has the ``gamma``."""
+    if isinstance(gamma, Usual):
+        length = node.step_length(g, initial=True)
+        return scaled_to(gamma.cap(length), g, length, node)
     told = Threshold(owner, "gamma", "steps")
     if callable(gamma):
         return scaled_to(gamma(node.step_count - 1), g, node.step_length(g), node, told)

@@ -19,7 +19,7 @@ Keeps   nothing; without a gamma, the mean length of steps
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from torch import Tensor
@@ -27,7 +27,7 @@ from torch import Tensor
 from flockstep import check
 from flockstep.node import Node
 from flockstep.parts.averages import Exact
-from flockstep.parts.clips import NoClip, capped, scaled_to
+from flockstep.parts.clips import NoClip, capped
 from flockstep.parts.suited import MODELS, average_for
 from flockstep.parts.thresholds import Threshold, looked
 from flockstep.parts.usual import Usual
@@ -88,10 +88,7 @@ class CELGC:
         gamma = Usual(node) if self.gamma is None else self.gamma
 
         def clip(g: Tensor, node: Node) -> Tensor | None:
-            if not isinstance(gamma, Usual):
-                return capped(gamma, g, node, self)
-            length = node.step_length(g, initial=True)
-            return scaled_to(gamma.cap(length), g, length, node)
+            return capped(gamma, g, node, self)
 
         await LocalSGD(period=self.period, clip=clip, average=self.average).run(node)
 
@@ -102,36 +99,32 @@ class CELGCUpdate(CELGC):
 
     own_gradients: ClassVar[bool] = True
 
+    # To be given: what an adaptive optimizer's steps usually are is not known from its first ones.
+    gamma: float = field()
+
     async def run(self, node: Node) -> None:
         """Let the optimizer step, then shorten what it did."""
         x, mean = node.params, self.average.start(node)
-        gamma = Usual(node) if self.gamma is None else self.gamma
         k = node.step_count - 1
         async for k in node.steps():
             g = await node.gradient(x)
             before = x.clone()
             await node.step(g)
-            self._shorten(x, before, gamma, node)
+            self._shorten(x, before, node)
             if (k + 1) % self.period == 0:
                 x.copy_(await mean(x))
         if (k + 1) % self.period:
             x.copy_(await mean(x))
 
-    def _shorten(self, x: Tensor, before: Tensor, gamma: float | Usual, node: Node) -> None:
+    def _shorten(self, x: Tensor, before: Tensor, node: Node) -> None:
         # By the first group that learns at all: one that began with a rate of 0 tells nothing of a schedule.
         decay = next((rate / initial for rate, initial in node.learning_rates() if initial), 1.0)
-        change = x - before
-        measured = norm(change)
-        length = float(measured)
+        change, cap = x - before, self.gamma * decay
+        length = float(norm(change))
         if not math.isfinite(length):
             x.copy_(before)
             return
-        if isinstance(gamma, Usual):
-            # As long as it would have been at the initial rate; a rate of 0 tells nothing of usual steps.
-            cap = float(gamma.cap(measured / decay)) * decay if decay else length
-        else:
-            cap = gamma * decay
-            looked(node, Threshold(self, "gamma", "steps"), length, length > cap)
+        looked(node, Threshold(self, "gamma", "steps"), length, length > cap)
         if length > cap:
             node.count("clipped")
             x.copy_(before + change * (cap / length))

@@ -19,7 +19,6 @@ STRATEGIES = {
     "LocalSGD": fs.LocalSGD(period=4),
     "CELGC": fs.CELGC(period=4, gamma=0.05),
     "CELGC by default": fs.CELGC(period=4),
-    "CELGCUpdate by default": fs.CELGCUpdate(period=4),
     "DataParallel": fs.DataParallel(average=fs.Coded(codec=fs.Cast(dtype="bf16"))),
     "Episode": fs.Episode(period=4, gamma=0.05),
     "Episode by default": fs.Episode(period=4),

@@ -37,7 +37,6 @@ def trained(device, strategy, *, blow_up=(), momentum=0.0):
         fs.CELGC(period=5, gamma=1e9),
         fs.CELGC(period=5),
         fs.CELGCUpdate(period=5, gamma=0.1),
-        fs.CELGCUpdate(period=5),
         fs.LocalSGD(period=5, clip=fs.ClipNorm(max_norm=20.0)),
     ],
 )

@@ -46,13 +46,11 @@ def local_sgd(x0, gradients, steps, eta, period, gamma=None):
 def momentum_update_capped(x0, gradients, steps, eta, period, gamma, momentum):
     """Heavy-ball steps whose length, not whose gradient, is capped."""
     xs, velocity = [x0.copy() for _ in gradients], [np.zeros_like(x0) for _ in gradients]
-    caps = [UsualCap() if gamma == "usual" else lambda length: gamma for _ in gradients]
     for k in range(steps):
         for i, gradient in enumerate(gradients):
             velocity[i] = momentum * velocity[i] + gradient(xs[i])
             change = eta * velocity[i]
-            length = np.linalg.norm(change)
-            xs[i] -= change * min(1.0, caps[i](length) / length)
+            xs[i] -= change * min(1.0, gamma / np.linalg.norm(change))
         if (k + 1) % period == 0 or k + 1 == steps:
             mean = np.mean(xs, axis=0)
             xs = [mean.copy() for _ in xs]

@@ -26,7 +26,6 @@ STRATEGIES = {
     "CELGC": lambda average: fs.CELGC(period=4, gamma=WIDE, average=average),
     "CELGC by default": lambda average: fs.CELGC(period=4, average=average),
     "CELGCUpdate": lambda average: fs.CELGCUpdate(period=4, gamma=WIDE, average=average),
-    "CELGCUpdate by default": lambda average: fs.CELGCUpdate(period=4, average=average),
     "Episode": lambda average: fs.Episode(period=4, gamma=WIDE, average=average),
     "Episode by default": lambda average: fs.Episode(period=4, average=average),
 }

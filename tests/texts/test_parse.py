@@ -65,6 +65,7 @@ MISTAKES = [
     ("DataParallel(average=Exact(3))", "Exact takes arguments by keyword only; write Exact(), not Exact(3)"),
     ("DataParallel(average=Exact(a=1))", "Exact has no argument 'a'; it takes none"),
     ("CELGC", "CELGC needs period; write CELGC(period=...)"),
+    ("CELGCUpdate(period=8)", "CELGCUpdate needs gamma; write CELGCUpdate(period=..., gamma=...)"),
     ("DataParallel(clip=ClipNorm)", "ClipNorm needs max_norm; write ClipNorm(max_norm=...)"),
     ("LocalSGD(period=8, period=9)", "LocalSGD.period is given twice"),
     ("LocalSGD(**{'period': 8})", "write every argument out"),

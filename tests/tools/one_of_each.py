@@ -9,7 +9,7 @@ def one_of_each(period: int, gamma: float | None = None) -> list[fs.Strategy]:
         fs.DataParallel(),
         fs.LocalSGD(period=period),
         fs.CELGC(period=period, gamma=gamma),
-        fs.CELGCUpdate(period=period, gamma=gamma),
+        fs.CELGCUpdate(period=period, gamma=gamma or 1.0),
         fs.Episode(period=period, gamma=gamma),
         fs.EpisodePlus(period=period, gamma=gamma, sampled=1),
         fs.CoCoD(period=period),
