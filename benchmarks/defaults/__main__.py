@@ -121,7 +121,7 @@ def _mean(rows: Found, factor: float) -> dict[str, Any]:
     losses = [row["loss"] for row in mine]
     return {
         "loss": statistics.fmean(losses),
-        "deviation": statistics.stdev(losses) if len(losses) > 1 else 0.0,
+        "deviation": statistics.stdev(losses) if len(losses) > 1 and math.isfinite(sum(losses)) else 0.0,
         "worst": max(row["worst"] for row in mine),
         "spread": statistics.fmean(row["spread"] for row in mine),
         "kB": statistics.fmean(row["kB"] for row in mine),

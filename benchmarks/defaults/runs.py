@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 
 import flockstep as fs
@@ -65,35 +66,47 @@ class Job:
 
 def run(job: Job) -> dict[str, Any]:
     """What came of it: losses of the average of all final models and of the worst, on unseen data."""
+    return run_with(job, fs.DataParallel() if job.strategy in (ALONE, TOGETHER) else STRATEGIES[job.strategy])
+
+
+def run_with(job: Job, strategy: Strategy) -> dict[str, Any]:
+    """The same with a strategy of one's own."""
     torch.set_num_threads(1)
-    place = {"task": job.task, "strategy": job.strategy, "nodes": job.nodes, "seed": job.seed, "factor": job.factor}
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             trace = fs.simulate(
-                lambda: _train(job), nodes=job.nodes, network=NETWORK, compute=COMPUTE, seed=job.seed, timeout="600 s"
+                lambda: _train(job, strategy),
+                nodes=job.nodes,
+                network=NETWORK,
+                compute=COMPUTE,
+                seed=job.seed,
+                timeout="600 s",
             )
     except Exception as error:
         # A strategy that cannot be used with nothing but its defaults is a result, too.
-        return {
-            **place,
-            "loss": math.nan,
-            "worst": math.nan,
-            "spread": math.nan,
-            "kB": math.nan,
-            "failed": repr(error)[:200],
-        }
-    task, ends = TASKS[job.task], [trace.results[rank] for rank in sorted(trace.results)]
+        lost = dict.fromkeys(("loss", "worst", "spread", "kB"), math.nan)
+        return {**_place(job), **lost, "failed": repr(error)[:200]}
+    return came_of(job, [trace.results[rank] for rank in sorted(trace.results)], trace.bytes_sent)
+
+
+def _place(job: Job) -> dict[str, Any]:
+    return {"task": job.task, "strategy": job.strategy, "nodes": job.nodes, "seed": job.seed, "factor": job.factor}
+
+
+def came_of(job: Job, ends: Sequence[dict[str, Tensor]], bytes_sent: float) -> dict[str, Any]:
+    """A row: what the models that nodes end with are worth."""
+    task = TASKS[job.task]
     vectors = [torch.cat([value.flatten().double() for value in end.values()]) for end in ends]
     average, spread = average_and_spread(vectors)
     model = task.model()
     model.load_state_dict(dict(zip(ends[0], _parts(average, ends[0]), strict=True)))
     return {
-        **place,
+        **_place(job),
         "loss": round(task.tested(model), 5),
         "worst": round(max(_own(task, end) for end in ends), 5),
         "spread": float(f"{spread:.4g}"),
-        "kB": round(trace.bytes_sent / 1e3, 1),
+        "kB": round(bytes_sent / 1e3, 1),
         "failed": "",
     }
 
@@ -109,19 +122,29 @@ def _own(task: Task, end: dict[str, Tensor]) -> float:
     return task.tested(model)
 
 
-def _train(job: Job) -> dict[str, Tensor]:
-    """The loop of one node; the model it holds at the end, as one would save it."""
-    task, rng = TASKS[job.task], np.random.default_rng((job.seed, fs.rank()))
+def begun(job: Job) -> tuple[nn.Module, torch.optim.Optimizer, LambdaLR]:
+    """A node's model, the optimizer and the schedule of its rate."""
+    task = TASKS[job.task]
     torch.manual_seed(job.seed)
     model = task.model()
     optimizer = task.optimizer(model.parameters(), lr=job.factor * task.rate)
-    schedule = LambdaLR(optimizer, lambda k: task.factor(k / job.steps))
-    strategy = fs.DataParallel() if job.strategy in (ALONE, TOGETHER) else STRATEGIES[job.strategy]
+    return model, optimizer, LambdaLR(optimizer, lambda k: task.factor(k / job.steps))
+
+
+def gradients(job: Job, model: nn.Module, rng: np.random.Generator) -> None:
+    """Of the node's next batch, into the model's parameters."""
+    task = TASKS[job.task]
+    model.zero_grad()
+    task.loss(model, task.draw(task.batch, rng, False)).backward()  # type: ignore[no-untyped-call]
+
+
+def _train(job: Job, strategy: Strategy) -> dict[str, Tensor]:
+    """The loop of one node; the model it holds at the end, as one would save it."""
+    model, optimizer, schedule = begun(job)
+    rng = np.random.default_rng((job.seed, fs.rank()))
     with fs.join(model, optimizer, strategy):
         for _ in range(job.steps):
-            loss = task.loss(model, task.draw(task.batch, rng, False))
-            optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
+            gradients(job, model, rng)
             optimizer.step()
             schedule.step()
     return {name: value.clone() for name, value in model.state_dict().items()}

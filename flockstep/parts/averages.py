@@ -16,6 +16,7 @@ from flockstep.message import Message
 from flockstep.node import Node
 from flockstep.parts.codecs.codec import Codec
 from flockstep.parts.codecs.coder import coder
+from flockstep.parts.codecs.tail import trained_of, with_tail, without_tail
 from flockstep.parts.neighbours import gained
 from flockstep.parts.suited import MEANS, MODELS, codec_for, unsuited
 from flockstep.parts.topologies import Graph, Topology
@@ -72,17 +73,26 @@ async def mean_of_chunks(
 ) -> Tensor:
     """The round of a coded mean; ``encoders`` code the chunk for each node, and the last of them the mean."""
     *for_nodes, for_all = encoders
-    chunks = list(v.tensor_split(node.size))
-    own = chunks[node.rank]
-    outgoing = [encode(chunk) for encode, chunk in zip(for_nodes, chunks, strict=True)]
+    # Of what trains and of the statistics, which go in full, a chunk each.
+    trained = trained_of(v, node.params, node.trained)
+    chunks, tails = v[:trained].tensor_split(node.size), v[trained:].tensor_split(node.size)
+    outgoing = [with_tail(encode(c), t) for encode, c, t in zip(for_nodes, chunks, tails, strict=True)]
+
+    def read(message: Message, like: Tensor, tail: Tensor) -> tuple[Tensor, Tensor]:
+        inner, rest = without_tail(message, torch.cat([like, tail]) if tail.numel() else like, like.numel())
+        return codec.decode(inner, like), rest
+
     gathered = await node.exchange(outgoing, f"{channel}/gather")
     # Halves are summed as floats: sums of many lose more than sending them does.
-    total = torch.zeros_like(own, dtype=torch.promote_types(own.dtype, torch.float32))
+    mine = (chunks[node.rank], tails[node.rank])
+    totals = [torch.zeros_like(part, dtype=torch.promote_types(v.dtype, torch.float32)) for part in mine]
     for message in gathered:
-        total += codec.decode(message, own)
-    coded = for_all((total / node.size).to(own.dtype))
-    means = await node.exchange([coded] * node.size, f"{channel}/spread")
-    return torch.cat([codec.decode(message, chunk) for message, chunk in zip(means, chunks, strict=True)])
+        for total, part in zip(totals, read(message, *mine), strict=True):
+            total += part
+    mean, mean_tail = ((total / node.size).to(v.dtype) for total in totals)
+    means = await node.exchange([with_tail(for_all(mean), mean_tail)] * node.size, f"{channel}/spread")
+    parts = [read(message, c, t) for message, c, t in zip(means, chunks, tails, strict=True)]
+    return torch.cat([part for part, _ in parts] + [rest for _, rest in parts])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -90,7 +90,7 @@ class Compensated:
     def start(self, node: Node, channel: str = "model") -> Mean:
         """Two exchanges per round, as Coded; one residual per receiver and one for the mean."""
         # From the first moment, not from the first round: a checkpoint may come before it.
-        chunks = node.params.tensor_split(node.size)
+        chunks = node.params[: node.trained].tensor_split(node.size)
         streams = [
             Feedback(self.codec, node, chunk, f"{channel}: residual for {peer}") for peer, chunk in enumerate(chunks)
         ]

@@ -34,12 +34,14 @@ from flockstep.parts.codecs.codec import Codec
 from flockstep.parts.codecs.coder import asks_again, coder
 from flockstep.parts.codecs.raw import Raw
 from flockstep.parts.partners import in_full, partners
+from flockstep.parts.rarely import Rarely
 from flockstep.parts.shares import believed, error, marked, unmarked
 from flockstep.parts.topologies import Topology
 
 _BUSY = Message.of_bytes(b"", "busy")
 # How often a partner that lives is asked for a reply that did not come.
 _TRIES = 20
+_REMEDY = "send less (codec=Modular(bits=8)), or take LocalSGD(period=16), which waits"
 
 
 class Meetings:
@@ -54,8 +56,9 @@ class Meetings:
         self._number = node.incarnation << 20
         self._calling = False
         self._call: Pending[int | None] | None = None
-        self._phases = 1
-        """How many phases the last call took."""
+        self._phases, self._since = 1, node.step_count
+        """How many phases the last call took, and after which step it began."""
+        self._rarely = Rarely(f"node {node.rank}, {topic}", remedy=_REMEDY)
         self._called = node.rank % 2 == 0
         """Whether somebody called since: it is this node's turn."""
         self._at_home = self._stay()
@@ -73,7 +76,7 @@ class Meetings:
         if not self._called and self._at_home > 0:
             self._at_home -= 1
             return
-        self._called, self._phases = False, 1
+        self._called, self._phases, self._since = False, 1, self._node.step_count
         self._call = self._node.spawn(self._meet_somebody())
 
     def merge(self, x: Tensor, began: Tensor) -> None:
@@ -102,6 +105,9 @@ class Meetings:
             self._call, self._at_home = None, self._stay()
             if met is not None:
                 self._node.spawn(self._thank(met, self._number))
+                if self._phases > 1:
+                    # Otherwise it is the user who chose how long a phase is.
+                    self._rarely.see(self._node.step_count - self._since)
 
     def _stay(self) -> int:
         return int(self._node.rng.geometric(0.5)) * self._phases

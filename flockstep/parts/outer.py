@@ -7,12 +7,14 @@ or whatever a torch optimizer makes of the change as W's gradient.
 
 The momentum of round r, from 1, where none is given:
 
-    mu_r = 1 - 1/g_r,      g_r = min(sqrt(n), max(1, r/5))
+    mu_r = 1 - 1/g_r,      g_r = min(sqrt(n), 1 + H/8, max(1, r/5))
 
-A change enters W g = lr / (1 - mu) times in the end, over about g rounds. Two things bound that. The mean of n changes
-carries 1/n of their noise, and stands a rate sqrt(n) times higher, as a batch n times larger does. And what is to be
-averaged over g rounds needs several times as many before it: g_r is at most a fifth of the rounds so far, whenever the
-run ends, so nobody need know when. One node, and the first five rounds, have no momentum: plain averages.
+A change enters W g = lr / (1 - mu) times in the end, over about g rounds of H steps. Three things bound that. The mean
+of n changes carries 1/n of their noise, and stands a rate sqrt(n) times higher, as a batch n times larger does. Inner
+optimizers have a momentum of their own, over some ten steps: one outside that reaches no further than theirs only makes
+them swing, so short periods get little of it. And what is to be averaged over g rounds needs several times as many
+before it: g_r is at most a fifth of the rounds so far, whenever the run ends, so nobody need know when. One node, and
+the first five rounds, have no momentum: plain averages.
 
 Float buffers (batch-norm statistics) are part of a model but are not trained: they become the nodes' mean, whatever the
 outer rate is. Momentum could carry a variance below zero, and so could changes that are added a period late.
@@ -34,19 +36,20 @@ from flockstep.node import Node, OptimizerFactory
 from flockstep.parts.averages import Exact
 from flockstep.strategy import Average
 
-_ROUNDS_PER_GAIN = 5
+_ROUNDS_PER_GAIN, _STEPS_PER_GAIN = 5, 8
 
 
-def ramped(round: int, size: int) -> float:
-    """The outer momentum of a round, from 1, on ``size`` nodes: see above."""
-    return 1 - 1 / min(math.sqrt(size), max(1.0, round / _ROUNDS_PER_GAIN))
+def ramped(round: int, size: int, period: int) -> float:
+    """The outer momentum of a round, from 1, on ``size`` nodes, after ``period`` steps of each: see above."""
+    return 1 - 1 / min(math.sqrt(size), 1 + period / _STEPS_PER_GAIN, max(1.0, round / _ROUNDS_PER_GAIN))
 
 
 class Outer:
     """A node's outer optimizer, with what it keeps. With ``momentum=None`` that of a round is ``ramped``."""
 
-    def __init__(self, node: Node, *, lr: float, momentum: float | None = 0.0) -> None:
-        self._trained, self._size, self._lr, self._momentum = node.trained, node.size, lr, momentum
+    def __init__(self, node: Node, *, lr: float, momentum: float | None = 0.0, period: int = 1) -> None:
+        self._trained, self._size, self._period = node.trained, node.size, period
+        self._lr, self._momentum = lr, momentum
         like = torch.zeros_like(node.params[: node.trained])
         ever = momentum or (momentum is None and node.size > 1)
         self._velocity = node.keep("outer momentum", like) if ever else None
@@ -70,7 +73,7 @@ class Outer:
 
     def _move(self, part: Tensor, change: Tensor, begin: int, round: int) -> None:
         if self._velocity is not None:
-            momentum = ramped(round, self._size) if self._momentum is None else self._momentum
+            momentum = ramped(round, self._size, self._period) if self._momentum is None else self._momentum
             velocity = self._velocity[begin : begin + change.numel()].mul_(momentum).add_(change)
             change = change + momentum * velocity
         part.sub_(change, alpha=self._lr)
@@ -158,5 +161,5 @@ class WithOuter:
     def start_outer(self, node: Node, world: Tensor, edges: Sequence[int] | None = None) -> Outer:
         """The outer optimizer of a node, for the whole model or for parts of it between ``edges``."""
         if self.outer is None:
-            return Outer(node, lr=self.outer_lr, momentum=self.outer_momentum)
+            return Outer(node, lr=self.outer_lr, momentum=self.outer_momentum, period=self.period)
         return TorchOuter(node, self.outer, world, edges or [0, world.numel()])

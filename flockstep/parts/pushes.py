@@ -15,6 +15,7 @@ from flockstep.message import NOTHING, Message
 from flockstep.node import Node, Pending
 from flockstep.parts.codecs.codec import Codec
 from flockstep.parts.codecs.raw import Raw
+from flockstep.parts.codecs.tail import sparing
 from flockstep.parts.server import END, HELLO, PUSH, RESTORE, Server, is_behind, is_held
 from flockstep.parts.stamps import stamped, unstamped
 
@@ -32,7 +33,7 @@ class Worker:
         self._due, self._ahead, self._patience = due, ahead, patience
         self._given = node.keep("given", node.params.clone())
         self._version = node.keep("given version", torch.zeros(1, dtype=torch.int64))
-        self._number, self._greeted, self._codec = HELLO, False, codec
+        self._number, self._greeted, self._codec = HELLO, False, sparing(codec, node.params, node.trained)
         self._unsent = self._since = 0
         """Steps that are in no push yet, and steps since the last attempt to push."""
         self._alone = self._misses = 0

@@ -27,6 +27,7 @@ from flockstep.message import NOTHING, Message
 from flockstep.node import Node
 from flockstep.parts.codecs.codec import Codec
 from flockstep.parts.codecs.raw import Raw
+from flockstep.parts.codecs.tail import sparing
 from flockstep.parts.stamps import stamped, unstamped
 
 PUSH, RESTORE, END = "server push", "server restore", "server worker's end"
@@ -62,7 +63,7 @@ class Server:
         most_ahead: int | None,
         trains: bool,
     ) -> None:
-        self.model, self._node, self._codec = model, node, codec
+        self.model, self._node, self._codec = model, node, sparing(codec, model, node.trained)
         self._shown: Tensor | None = None
         self._fold, self._rate, self._damping, self._most_ahead = fold, rate, damping, most_ahead
         self._version = node.keep("server version", torch.zeros(1, dtype=torch.int64))

@@ -32,6 +32,7 @@ from flockstep import check
 from flockstep.node import Node
 from flockstep.parts.codecs.codec import Codec
 from flockstep.parts.codecs.raw import Raw
+from flockstep.parts.codecs.tail import sparing
 from flockstep.parts.suited import CHANGES, codec_for
 from flockstep.parts.topologies import Ring, Topology
 
@@ -63,18 +64,19 @@ class Choco:
         gamma = safe_step(quality) if self.consensus is None else self.consensus
         # Right on average is too much for a feedback loop when the noise is large: shrunk, the error always shrinks.
         shrink = quality if self.codec.unbiased else 1.0
+        codec = sparing(self.codec, x, node.trained)
         async for k in node.steps():
             await node.step(await node.gradient(x))
             weights = self.topology.weights(node.rank, node.size, k)
             peers = self.topology.peers(node.rank, node.size, k)
-            message = self.codec.encode((shrink * (x - seen)).to(x.dtype), node.rng)
+            message = codec.encode((shrink * (x - seen)).to(x.dtype), node.rng)
             for peer in peers:
                 node.send(peer, message)
-            change = self.codec.decode(message, torch.zeros_like(x))
+            change = codec.decode(message, torch.zeros_like(x))
             seen += change
             around.add_(change, alpha=weights[node.rank])
             for peer in peers:
-                told = self.codec.decode(await node.receive(peer), torch.zeros_like(x))
+                told = codec.decode(await node.receive(peer), torch.zeros_like(x))
                 around.add_(told, alpha=weights[peer])
             x.add_(around - seen, alpha=gamma)
 

@@ -41,8 +41,10 @@ from flockstep.node import Node, Pending
 from flockstep.parts.averages import Exact
 from flockstep.parts.oscillation import Oscillation
 from flockstep.parts.outer import Outer
+from flockstep.parts.rarely import Rarely
 from flockstep.strategy import Average, Mean
 
+_REMEDY = "send less (average=Coded(codec=Stochastic(bits=8))), or take LocalSGD(period=16), which waits"
 _FIRST, _MORE = 8, 4
 """k as long as nobody knows better, and how much longer a period becomes when a synchronisation did not fit."""
 
@@ -76,6 +78,7 @@ class HPSGD:
         x, mean, outer = node.params, self.average.start(node, "change"), Outer(node, lr=self.outer_lr)
         # What it sees are swings of merges after which replicas restart from W; others hold no swing for long.
         watch = Oscillation("HPSGD", speaks=node.rank == 0) if self.pull == 1 else None
+        rarely = Rarely("HPSGD", remedy=_REMEDY, speaks=node.rank == 0)
         world, begin = node.keep("global", x.clone()), node.keep("begin", x.clone())
         change = node.keep("change under way", torch.zeros_like(x))
         since = node.keep("statistics under way", outer.statistics(x).clone())
@@ -89,7 +92,11 @@ class HPSGD:
             if watch is not None:
                 watch.see(moved[: node.trained])
             outer.step(world, moved, since=since)
-            return self.local_steps or self._within(math.ceil(fit))
+            if self.local_steps:
+                return self.local_steps
+            fitting = self._within(math.ceil(fit))
+            rarely.see(fitting)
+            return fitting
 
         async for _ in node.steps():
             await node.step(await node.gradient(x))

@@ -32,6 +32,7 @@ from torch import Tensor
 
 from flockstep import check
 from flockstep.node import Node, Pending
+from flockstep.parts.averages import Exact
 from flockstep.parts.outer import WithOuter
 from flockstep.strategy import Mean
 
@@ -133,6 +134,18 @@ class StreamingDiLoCo(WithOuter):
         # A tensor that is larger than a fragment must be cut, wherever that is.
         edges = [0, *(near if len({0, *near, count}) == size + 1 else wanted), count]
         return [
-            _Fragment(begin, end, self.average.start(node, f"fragment {p}"))
+            _Fragment(begin, end, self._start(node, f"fragment {p}", begin, end))
             for p, (begin, end) in enumerate(pairwise(edges))
         ]
+
+    def _start(self, node: Node, channel: str, begin: int, end: int) -> Mean:
+        """The average of a fragment; statistics in it, which few bits would spoil, go in full (codecs/tail.py)."""
+        mean, trained = self.average.start(node, channel), max(node.trained - begin, 0)
+        if begin + trained >= end or isinstance(self.average, Exact):
+            return mean
+
+        async def in_two(v: Tensor) -> Tensor:
+            statistics = await node.mean(v[trained:], f"{channel}, statistics")
+            return torch.cat([await mean(v[:trained]), statistics]) if trained else statistics
+
+        return in_two

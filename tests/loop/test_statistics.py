@@ -15,23 +15,58 @@ STRATEGIES = [
     fs.DPSGD(local_steps=8, fold=4, codec=fs.Cast()),
 ]
 
+FEW, MODULAR = fs.Stochastic(bits=4), fs.Modular(bits=8)
+IN_FEW_BITS = [
+    fs.DataParallel(average=fs.Compensated(codec=FEW)),
+    fs.LocalSGD(period=8, average=fs.Mixed(topology=fs.Ring(), codec=MODULAR)),
+    fs.LocalSGD(period=8, average=fs.Coded(codec=fs.Cast())),
+    fs.HPSGD(local_steps=8, average=fs.Coded(codec=FEW)),
+    fs.DiLoCo(period=1, average=fs.Compensated(codec=fs.Stochastic(bits=2))),
+    fs.DiLoCo(period=8, average=fs.Coded(codec=FEW)),
+    fs.DiLoCo(period=8, average=fs.PowerSGD(rank=1)),
+    fs.EagerDiLoCo(period=8, average=fs.Compensated(codec=FEW)),
+    fs.StreamingDiLoCo(period=8, fragments=2, delay=3, average=fs.Coded(codec=FEW)),
+    fs.NoLoCo(period=8, codec=MODULAR),
+    fs.Swarm(codec=MODULAR),
+    fs.Swarm(local_steps=8, codec=fs.Cast()),
+    fs.SwarmPull(local_steps=8, codec=MODULAR),
+    fs.SwarmPairs(local_steps=8, codec=MODULAR),
+    fs.ADPSGD(codec=MODULAR),
+    fs.Gossip(codec=MODULAR),
+    fs.Gossip(codec=fs.Stochastic(bits=8)),
+    fs.Choco(codec=FEW),
+    fs.Choco(codec=fs.TopK(fraction=0.3)),
+    fs.DPSGD(codec=FEW),
+    fs.DPSGD(local_steps=8, codec=fs.TopK(fraction=0.3)),
+]
+
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=repr)
 def test_a_variance_stays_between_what_it_was_and_what_is_seen(strategy):
     """It starts at 1, and inputs have one of 0.01: what is added late, twice or with momentum goes below that."""
-    scale = 0.1
+    _stays(strategy, scale=0.1, rate=0.0)
 
+
+@pytest.mark.parametrize("strategy", IN_FEW_BITS, ids=repr)
+@pytest.mark.filterwarnings("ignore:the nodes drift apart")
+def test_so_it_does_where_models_go_in_few_bits(strategy):
+    """Coded as weights are, a small variance would come out below zero: NaN as soon as somebody evaluates."""
+    _stays(strategy, scale=1e-3, rate=0.1)
+
+
+def _stays(strategy, scale, rate):
     def train():
         torch.manual_seed(fs.rank())
-        model, seen = nn.BatchNorm1d(3, momentum=0.5), []
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+        norm, seen = nn.BatchNorm1d(3, momentum=0.5), []
+        model = nn.Sequential(norm, nn.Linear(3, 2))
+        optimizer = torch.optim.SGD(model.parameters(), lr=rate)
         with fs.join(model, optimizer, strategy):
             for _ in range(59):
                 optimizer.zero_grad()
-                model(torch.randn(64, 3) * scale).sum().backward()
+                model(torch.randn(64, 3) * scale).mean().backward()
                 optimizer.step()
-                seen.append(model.running_var.clone())
-        return torch.stack([*seen, model.running_var])
+                seen.append(norm.running_var.clone())
+        return torch.stack([*seen, norm.running_var])
 
     trace = fs.simulate(
         train,

@@ -71,24 +71,24 @@ def overlap_local_sgd(x0, gradients, steps, eta, period, pull, beta):
 
 
 class Nesterov:
-    """As torch.optim.SGD(nesterov=True); without a momentum, that of the round on so many nodes."""
+    """As torch.optim.SGD(nesterov=True); without a momentum, that of the round on so many nodes, by the period."""
 
-    def __init__(self, like, lr, momentum, nodes=1):
+    def __init__(self, like, lr, momentum, nodes=1, period=1):
         self.lr, self.momentum, self.velocity = lr, momentum, np.zeros_like(like)
-        self.nodes, self.round = nodes, 0
+        self.nodes, self.period, self.round = nodes, period, 0
 
     def __call__(self, world, change):
         self.round += 1
         mu = self.momentum
         if mu is None:
             gain = max(1.0, self.round / 5)
-            mu = 1 - 1 / min(gain, np.sqrt(self.nodes))
+            mu = 1 - 1 / min(gain, np.sqrt(self.nodes), 1 + self.period / 8)
         self.velocity = mu * self.velocity + change
         return world - self.lr * (change + mu * self.velocity)
 
 
 def diloco(x0, gradients, steps, eta, period, lr, momentum):
-    world, xs, outer = x0.copy(), [x0.copy() for _ in gradients], Nesterov(x0, lr, momentum, len(gradients))
+    world, xs, outer = x0.copy(), [x0.copy() for _ in gradients], Nesterov(x0, lr, momentum, len(gradients), period)
     for k in range(steps):
         for x, gradient in zip(xs, gradients, strict=True):
             x -= eta * gradient(x)
@@ -102,7 +102,7 @@ def eager_diloco(x0, gradients, steps, eta, period, lr, momentum):
     """Each node's own outer step: the others' old changes, its own fresh one."""
     n = len(gradients)
     worlds, xs = [x0.copy() for _ in gradients], [x0.copy() for _ in gradients]
-    outers, old = [Nesterov(x0, lr, momentum, n) for _ in gradients], None
+    outers, old = [Nesterov(x0, lr, momentum, n, period) for _ in gradients], None
     for k in range(steps):
         for x, gradient in zip(xs, gradients, strict=True):
             x -= eta * gradient(x)
@@ -117,7 +117,7 @@ def eager_diloco(x0, gradients, steps, eta, period, lr, momentum):
 
 def eager_diloco_keeping(x0, gradients, steps, eta, period, lr, momentum):
     """One global model, which takes changes a period late; nodes keep what they learned, and half of their distance."""
-    world, outer = x0.copy(), Nesterov(x0, lr, momentum, len(gradients))
+    world, outer = x0.copy(), Nesterov(x0, lr, momentum, len(gradients), period)
     xs, flying = [x0.copy() for _ in gradients], None
     for k in range(steps):
         for x, gradient in zip(xs, gradients, strict=True):
@@ -140,7 +140,7 @@ def streaming_diloco(x0, gradients, steps, eta, *, period, cuts, delay, alpha, l
     """
     count = len(cuts) - 1
     world, xs = x0.copy(), [x0.copy() for _ in gradients]
-    outers = [Nesterov(x0[cuts[p] : cuts[p + 1]], lr, momentum, len(gradients)) for p in range(count)]
+    outers = [Nesterov(x0[cuts[p] : cuts[p + 1]], lr, momentum, len(gradients), period) for p in range(count)]
     flying = {}
 
     def part(p):

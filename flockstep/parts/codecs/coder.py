@@ -2,13 +2,13 @@
 
 For most codecs there is nothing to learn. ``Modular`` needs to know how far apart sender and receiver are: a coder
 keeps the distances it sees, per block, and codes for 1.5 times the largest of late. Where that was too little, the
-receiver says which blocks it cannot read, and gets these exactly.
+receiver says which blocks it cannot read, and gets these exactly. Statistics go in full (see tail.py).
 """
 
 from __future__ import annotations
 
 import math
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from flockstep.parts.codecs.codec import Codec, sound
 from flockstep.parts.codecs.lattice.plan import Plan
 from flockstep.parts.codecs.modular import Modular
 from flockstep.parts.codecs.raw import Raw
+from flockstep.parts.codecs.tail import with_tail, without_tail
 
 _AGAIN, _MENDED = "again", "mended"
 _MARGIN, _FADING = 1.5, 0.9
@@ -51,7 +52,11 @@ def coder(codec: Codec, node: Node, like: Tensor, *, of: str = "", by_rounds: bo
     ``by_rounds``: what it sees in a round counts from ``settle`` on, so that a run that is resumed in the middle of one
     says the same again.
     """
-    return _Tuned(codec, node, like, of, by_rounds) if isinstance(codec, Modular) else Coder(codec, node)
+    trained = min(node.trained, like.numel())
+    spared = trained < like.numel() and not isinstance(codec, Raw)
+    part = like[:trained] if spared else like
+    inner = _Tuned(codec, node, part, of, by_rounds) if isinstance(codec, Modular) else Coder(codec, node)
+    return _Sparing(inner, node, trained) if spared else inner
 
 
 def asks_again(reply: Message) -> bool:
@@ -62,7 +67,7 @@ def asks_again(reply: Message) -> bool:
 class Coder:
     """Any codec that needs no repair."""
 
-    mends: ClassVar[bool] = False
+    mends: bool = False
     """Whether a receiver may be unable to read all of a message, and ask again."""
 
     def __init__(self, codec: Codec, node: Node) -> None:
@@ -95,6 +100,38 @@ class Coder:
 
     def settle(self) -> None:
         """A round is over: what was seen in it counts."""
+
+
+class _Sparing(Coder):
+    """A coder for what trains, with the statistics behind it as they are."""
+
+    def __init__(self, inner: Coder, node: Node, trained: int) -> None:
+        self._inner, self._node, self._trained, self.mends = inner, node, trained, inner.mends
+
+    def write(self, v: Tensor, rng: np.random.Generator | None = None) -> Message:
+        return self._with_tail(self._inner.write(v[: self._trained], rng), v)
+
+    def read(self, message: Message, near: Tensor) -> Read | Message:
+        inner, tail = without_tail(message, near, self._trained)
+        read = self._inner.read(inner, near[: self._trained])
+        return read if isinstance(read, Message) else Read(torch.cat([read.vector, tail]), read.reach)
+
+    def own(self, message: Message, v: Tensor) -> Tensor:
+        inner, tail = without_tail(message, v, self._trained)
+        return torch.cat([self._inner.own(inner, v[: self._trained]), tail])
+
+    def mend(self, v: Tensor, message: Message, request: Message) -> Message:
+        inner, _ = without_tail(message, v, self._trained)
+        return self._with_tail(self._inner.mend(v[: self._trained], inner, request), v)
+
+    def reply(self, v: Tensor, read: Read) -> Message:
+        return self._with_tail(self._inner.reply(v[: self._trained], read), v)
+
+    def settle(self) -> None:
+        self._inner.settle()
+
+    def _with_tail(self, message: Message, v: Tensor) -> Message:
+        return with_tail(message, v[self._trained :])
 
 
 class _Tuned(Coder):

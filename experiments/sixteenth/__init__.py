@@ -1,0 +1,1 @@
+"""What eight nodes buy at a sixteenth of the bytes: rarely, in few bits, often at first, with shared moments."""
