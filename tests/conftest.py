@@ -1,7 +1,12 @@
 """What every test may count on, and what a person is told of tests that could not run."""
 
+import os
 import signal
 from collections import Counter
+
+# Several tests run at a time. Left alone, torch starts as many threads in each as there are cores, which spin while
+# they wait for each other: with two at a time that took seven times as long. Before anybody imports torch.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # Started in the background of a script, a process ignores Ctrl-C, and so do its children: tests of it need the default.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
