@@ -15,7 +15,7 @@ from typer import Argument, Option
 from flockstep import check, pages
 from flockstep.cli import compare_table, consoles, options
 from flockstep.cli.compare_progress import Bars
-from flockstep.compare import builtin, engine, folder, settings
+from flockstep.compare import builtin, engine, folder, search, settings
 from flockstep.compare.folder import Results
 from flockstep.compare.plan import Comparison
 from flockstep.texts.optimizers import OptimizerName
@@ -36,6 +36,10 @@ CSV files beside it. Stopped halfway, the same command goes on from there.
   flockstep compare DataParallel "LocalSGD(period=4)" "LocalSGD(period=16)"
   flockstep compare DataParallel "CELGC(period=8, gamma=2.0)" \\
     --nodes 8 --link "20 Mbit/s" --latency "40 ms" --crash 5@6s --seeds 5
+
+\b
+[bold]A rate for each[/bold]: all are tried once, every strategy goes on with its best:
+  flockstep compare DataParallel "DiLoCo(period=8)" --rates 0.01,0.02,0.04,0.08
 
 \b
 [bold]From a file[/bold] (options given here count more than what it says):
@@ -63,6 +67,9 @@ Seeds = Annotated[int, Option(help="Runs of each strategy, with seeds 0, 1, ..."
 Target = Annotated[float | None, Option(help="Loss to be reached; the lowest that all came down to, unless given.")]
 LearningRate = Annotated[
     float | None, Option(help="The optimizer's learning rate; 0.04 on shakespeare and 0.1 elsewhere unless given.")
+]
+Rates = Annotated[
+    str | None, Option(help="Learning rates such as 0.01,0.03,0.1: every strategy takes its best, tried with one seed.")
 ]
 Optimizer = Annotated[
     OptimizerName | None,
@@ -95,6 +102,7 @@ def compare(
     real: Real = False,
     steps: options.Steps = builtin.STEPS,
     lr: LearningRate = None,
+    rates: Rates = None,
     optimizer: Optimizer = None,
     seeds: Seeds = builtin.SEEDS,
     target: Target = None,
@@ -110,7 +118,10 @@ def compare(
         side_by_side = check.whole("compare", "workers", _cores() if workers is None else workers)
         _check_report()
         with folder.alone(out):
-            results = _run(comparison, out, fresh=fresh, workers=side_by_side)
+            if comparison.rates:
+                comparison = _searched(comparison, out, fresh=fresh, workers=side_by_side)
+            # A search has made the folder fresh where that was asked for, and left its best runs in it.
+            results = _run(comparison, out, fresh=fresh and not comparison.search, workers=side_by_side)
             page = _tell(results, comparison, out)
         if open:
             webbrowser.open(page.resolve().as_uri())
@@ -155,6 +166,20 @@ def _command(file: str | None, words: Sequence[str], typed: Mapping[str, Any]) -
 
 def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _searched(comparison: Comparison, out: Path, *, fresh: bool, workers: int) -> Comparison:
+    """The comparison with each strategy's best rate, found and told."""
+    console = consoles.messages()
+    told = ", ".join(f"{rate:g}" for rate in comparison.rates)
+    console.print(f"First every strategy once with each of the learning rates {told}.", markup=False, soft_wrap=True)
+    found = _run(search.trials(comparison), out / search.FOLDER, fresh=fresh, workers=workers)
+    chosen = search.decided(comparison, found)
+    for line in chosen.search:
+        consoles.results().print(line, markup=False, highlight=False, soft_wrap=True)
+    engine.prepare(chosen, out, fresh=fresh)
+    search.keep_what_was_run(comparison, chosen, out)
+    return chosen
 
 
 def _run(comparison: Comparison, out: Path, *, fresh: bool, workers: int) -> Results:

@@ -10,7 +10,7 @@ import fcntl
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -46,6 +46,8 @@ class Record:
     real: bool
     target: float | None
     """The loss to be reached; None: the lowest that all of them reached, see ``report.figures.target_of``."""
+    search: list[str] = field(default_factory=list)
+    """What a search for learning rates found, a line for each strategy."""
 
     @classmethod
     def read(cls, out: Path) -> Record | None:
@@ -54,7 +56,7 @@ class Record:
         if not path.exists():
             return None
         data = json.loads(path.read_text(encoding="utf8"))
-        missing = {field.name for field in fields(cls)} ^ set(data)
+        missing = {each.name for each in fields(cls)} ^ set(data)
         if missing:
             raise ValueError(f"{path} was written by another version of flockstep: {', '.join(sorted(missing))} differ")
         return cls(**data)

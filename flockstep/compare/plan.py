@@ -32,6 +32,8 @@ class Entry:
     label: str | None = None
     optimizer: OptimizerName | None = None
     lr: float | None = None
+    rate_is_said: bool = False
+    """Whether the plan has a rate for this strategy alone, so that none is searched for."""
 
     def __post_init__(self) -> None:
         self.strategy()
@@ -65,8 +67,16 @@ class Comparison:
     steps: int
     """Of each node on average; 0 where the user's own loop decides."""
     target: float | None
+    rates: tuple[float, ...] = ()
+    """Learning rates of which every strategy is to take its best."""
+    search: tuple[str, ...] = ()
+    """What a search among them found, a line for each strategy."""
 
     def __post_init__(self) -> None:
+        for rate in self.rates:
+            check.positive("compare", "rates", rate)
+        if len(set(self.rates)) < len(self.rates):
+            raise ValueError(f"compare.rates must be different numbers, got {list(self.rates)}")
         if not self.entries:
             raise ValueError("compare needs at least one strategy")
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
@@ -120,6 +130,7 @@ class Comparison:
             samples=what,
             real=self.real,
             target=self.target,
+            search=list(self.search),
         )
 
 
@@ -139,7 +150,7 @@ def versions() -> dict[str, str]:
 
 
 # Neither changes a run: another target only changes the table, and more seeds or strategies only add runs.
-_FREE = ("command", "target", "seeds", "labels", "strategies", "optimizers")
+_FREE = ("command", "target", "seeds", "labels", "strategies", "optimizers", "search")
 
 
 def check_continues(new: Record, old: Record, out: Path) -> None:

@@ -14,7 +14,7 @@ from flockstep.compare.cluster import Cluster, real_cluster
 from flockstep.compare.plan import Comparison, Entry
 from flockstep.texts.optimizers import OptimizerName
 
-TOP = ("strategies", "workload", "steps", "seeds", "target", "lr", "optimizer", "real")
+TOP = ("strategies", "workload", "steps", "seeds", "target", "lr", "rates", "optimizer", "real")
 _TEXTS = ("workload", "link", "latency", "step_time")
 _LISTS = ("straggler", "slowdown", "crash", "pause", "partition", "loss")
 CLUSTER = ("nodes", "link", "latency", "step_time", "spread", *_LISTS)
@@ -60,9 +60,11 @@ def comparison(settings: Mapping[str, Any], given: set[str], command: str) -> Co
     """A comparison, checked; ``given`` are the settings that are not defaults."""
     settings = dict(settings)
     looped = own.is_place(settings["workload"]) and isinstance(own.load(settings["workload"]), own.Loop)
-    for name in ("lr", "optimizer", "steps") if looped else ():
+    for name in ("lr", "rates", "optimizer", "steps") if looped else ():
         if name in given:
             raise ValueError(f"--{name} is not for a training function of your own: that says so itself")
+    if {"lr", "rates"} <= given:
+        raise ValueError("--lr is one learning rate for all, --rates are several to choose from: give one of the two")
     cluster = real_cluster(settings, given) if settings["real"] else _cluster(settings)
     steps = 0 if looped else check.whole("compare", "steps", settings["steps"])
     seeds = settings["seeds"]
@@ -74,7 +76,10 @@ def comparison(settings: Mapping[str, Any], given: set[str], command: str) -> Co
         seeds=tuple(seeds) if isinstance(seeds, list) else tuple(range(check.whole("compare", "seeds", seeds))),
         steps=steps,
         target=settings["target"],
+        rates=_rates(settings["rates"]),
     )
+    if result.rates and all(entry.rate_is_said for entry in result.entries):
+        raise ValueError("--rates finds nothing to search for: every strategy of the plan has an lr of its own")
     # Two of one name are an error to be told now, not after the first run.
     _ = result.labels
     return result
@@ -109,7 +114,19 @@ def _entry(one: Any, usual: OptimizerName, settings: Mapping[str, Any]) -> Entry
     said = _said(one)
     optimizer = _optimizer(said["optimizer"]) if "optimizer" in said else usual
     lr = said["lr"] if "lr" in said else _rate(settings, optimizer)
-    return Entry(text=said["strategy"], label=said.get("label"), optimizer=optimizer, lr=lr)
+    return Entry(text=said["strategy"], label=said.get("label"), optimizer=optimizer, lr=lr, rate_is_said="lr" in said)
+
+
+def _rates(said: Any) -> tuple[float, ...]:
+    """From a list of numbers, or from a text of them with commas between."""
+    if isinstance(said, str):
+        try:
+            said = [float(word) for word in said.split(",")]
+        except ValueError:
+            raise ValueError(f"--rates are numbers with commas between, such as 0.01,0.03,0.1, got {said!r}") from None
+    if not isinstance(said, list | None):
+        raise TypeError(f"compare.rates must be a list of numbers, got {said!r}")
+    return tuple(check.positive("compare", "rates", rate) for rate in said or ())
 
 
 def _rate(settings: Mapping[str, Any], optimizer: OptimizerName) -> float:

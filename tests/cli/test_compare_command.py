@@ -50,6 +50,32 @@ def test_a_comparison_from_the_table_to_the_files(run, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
+def test_a_search_for_rates_is_shown_and_taken_and_not_run_twice(run, tmp_path):
+    """Quadratics with curvatures up to 1: a rate of 100 cannot be good, one of 1e-9 goes nowhere."""
+    command = ["DataParallel", "LocalSGD(period=4)", *SMALL, "--rates", "1e-9,0.1,100", "--seeds", "2"]
+    result, out = run(*command), tmp_path / "out"
+    assert result.exit_code == 0, result.output
+    told = re.findall(
+        r"^(\w+): 1e-09 gave [\d.]+, 0.1 gave [\d.]+, 100 (?:failed|gave \S+); 0.1 is taken$", result.stdout, re.M
+    )
+    assert told == ["DataParallel", "LocalSGD"]
+    kept = json.loads((out / "plan.json").read_text())
+    assert kept["optimizers"] == ["SGD(lr=0.1)"] * 2
+    assert [line.partition(":")[0] for line in kept["search"]] == told
+    assert "searched with seed 0" in (out / "report.html").read_text()
+    for index, place in enumerate((1, 4)):
+        tried = out / "search" / "runs" / f"{place:02d}-0.jsonl"
+        assert (out / "runs" / f"{index:02d}-0.jsonl").read_bytes() == tried.read_bytes()
+    before = {file: (out / file).read_bytes() for file in ("plan.json", *REPORT)}
+    again = run(*command)
+    assert again.exit_code == 0, again.output
+    assert "4 of 4 runs are in" in again.stderr.replace("\n", " ")
+    assert {file: (out / file).read_bytes() for file in before} == before
+    assert run(*command, "--fresh").exit_code == 0
+    assert {file: (out / file).read_bytes() for file in REPORT[2:]} == {file: before[file] for file in REPORT[2:]}
+
+
+@pytest.mark.slow
 def test_a_failure_is_a_line_of_the_report(run, tmp_path):
     result = run("DataParallel", "Swarm(local_steps=2)", *SMALL, "--crash", "2@200ms", "--seeds", "1")
     assert result.exit_code == 1
@@ -69,6 +95,10 @@ MISTAKES = [
     (["DataParallel", "--straggler", "16:2x"], "names node 16, but there are nodes 0 to 15"),
     (["--real", "--straggler", "1:2x"], "--straggler can be declared for virtual nodes only"),
     (["--real", "--crash", "1@2s"], "--crash can be declared for virtual nodes only"),
+    (["DataParallel", "--rates", "0.1,much"], "--rates are numbers with commas between"),
+    (["DataParallel", "--rates", "0.1,-1"], "compare.rates must be positive, got -1"),
+    (["DataParallel", "--rates", "0.1,0.1"], "compare.rates must be different numbers"),
+    (["DataParallel", "--rates", "0.1,1", "--lr", "0.5"], "give one of the two"),
     (["no-such-plan.toml"], "No such file or directory: no-such-plan.toml"),
 ]
 

@@ -19,6 +19,7 @@ DEFAULTS = {
     "real": False,
     "steps": 10,
     "lr": None,
+    "rates": None,
     "optimizer": None,
     "seeds": 2,
     "target": None,

@@ -24,6 +24,11 @@ def facts(plan: Record, lines: Sequence[Summary]) -> list[tuple[str, str]]:
     return [
         ("workload", plan.workload),
         ("strategies", "; ".join(f"{line.strategy} with {line.optimizer}" for line in lines)),
+        *(
+            [("learning rates", f"searched with seed {plan.seeds[0]}. " + ". ".join(plan.search))]
+            if plan.search
+            else []
+        ),
         ("seeds", ", ".join(map(str, plan.seeds))),
         ("versions", ", ".join(f"{name} {version}" for name, version in plan.versions.items())),
         (
