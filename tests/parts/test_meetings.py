@@ -225,7 +225,7 @@ def test_spread_is_bounded_where_calls_cross(strategy, size, latency, skew):
 class Standing:
     """A node that is asked, and does nothing itself."""
 
-    rank, incarnation, trained = 1, 0, DIM
+    rank, incarnation, trained, step_count = 1, 0, DIM, 0
     rng = np.random.default_rng(0)
     undisturbed = staticmethod(nullcontext)
 

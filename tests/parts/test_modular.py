@@ -121,10 +121,10 @@ def test_the_engine_is_known_and_one_that_cannot_run_is_refused():
 
 
 class Alone:
-    """As much of a node as a coder needs."""
+    """As much of a node as a coder needs; all of its model trains, unless it is said how much does."""
 
-    def __init__(self):
-        self.rng, self.counts, self.kept = np.random.default_rng(0), {}, {}
+    def __init__(self, trained=1 << 40):
+        self.rng, self.counts, self.kept, self.trained = np.random.default_rng(0), {}, {}, trained
 
     def keep(self, name, tensor):
         self.kept[name] = tensor
@@ -170,6 +170,24 @@ def test_nodes_that_are_locked_apart_come_together_within_one_exchange():
     assert ways[1]._node.counts["blocks out of reach"] == 1
     x, y = x + (back - own) / 2, y + (read - theirs) / 2
     assert float((x - y).abs().max()) <= 4 * scale
+
+
+@pytest.mark.parametrize("trained", [0, 1, BLOCK, 2 * BLOCK + 1])
+def test_statistics_behind_what_trains_come_as_they_are(trained):
+    """Also where a message has to be mended, and in the reply: however small they are beside the weights."""
+    x, y = (torch.cat([part, 1e-9 * torch.rand(5)]) for part in pair(trained, 0.2))
+    ways = [coder(Modular(bits=8), Alone(trained), x) for _ in range(2)]
+    for step in (0.0, 0.001, 100.0):
+        y[:trained] += step
+        read, back, own, theirs = exchange(*ways, x, y)
+        assert torch.equal(read, own)
+        assert torch.equal(back, theirs)
+        assert torch.equal(read[trained:], x[trained:])
+        assert torch.equal(back[trained:], y[trained:])
+    message = ways[0].write(x)
+    short = dataclasses.replace(message, data=message.data[:3].clone())
+    with pytest.raises(fs.CodecRange, match="too short for 5 statistics"):
+        ways[1].read(short, y)
 
 
 @pytest.mark.parametrize("name", ["numba", "torch"])
