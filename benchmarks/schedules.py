@@ -5,7 +5,7 @@ moments (nodes that crash for good or come back, pauses, lost messages, partitio
 in a deadlock or any other error, if a node that lives at the end has not taken all its steps, if the same number does
 not give the same outcome twice, or if a step is missing at DPSGD's server though nobody died. One error is expected:
 that a server was lost, where it has died for good. A failed schedule is printed with its number, and
-``--first NUMBER --schedules 1 --only STRATEGY`` runs it again.
+``--first NUMBER --schedules 1 --only STRATEGY`` runs it again. DPSVI is left out where flockstep[lda] is missing.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import functools
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Self
 
@@ -66,11 +67,13 @@ class Schedule:
     def run(self) -> fs.Trace:
         """In virtual time."""
         counted = isinstance(self.strategy, fs.DPSGD) and self.strategy.server_lr == 1
+        quadratics = Quadratics(dim=4, dtype=torch.float64)
+        workload = Whole() if counted else _documents() if _learns_topics(self.strategy) else quadratics
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="DPSGD's analysis")
             return fs.simulate(
                 self.strategy,
-                Whole() if counted else Quadratics(dim=4, dtype=torch.float64),
+                workload,
                 nodes=self.nodes,
                 steps=STEPS,
                 optimizer=functools.partial(torch.optim.SGD, lr=1.0 if counted else 0.01),
@@ -90,23 +93,24 @@ class Schedule:
         try:
             trace = self.run()
         except fs.LostPeer as error:
-            expected = isinstance(self.strategy, fs.DPSGD) and self.strategy.server in self.dead()
+            expected = getattr(self.strategy, "server", None) in self.dead()
             return "" if expected and "has lost the server" in str(error) else str(error)
         except fs.FlockstepError as error:
             return str(error)
-        server = None if not isinstance(self.strategy, fs.DPSGD) else self.strategy.server
+        server = getattr(self.strategy, "server", None)
         idle = server if server is not None and not self.strategy.server_trains else None
         for rank in sorted(trace.models):
             if rank != idle and trace.nodes[rank].steps != STEPS:
                 return f"node {rank} took {trace.nodes[rank].steps} of {STEPS} steps"
         if (
-            server is not None
+            isinstance(self.strategy, fs.DPSGD)
             and self.strategy.server_lr == 1
             and not any(isinstance(f, fs.Crash) for f in self.faults)
         ):
             due = -float(STEPS * sum(rank + 1 for rank in range(self.nodes) if rank != idle))
-            if not np.allclose(trace.models[server].numpy(), due, rtol=1e-6):
-                return f"the server moved by {trace.models[server][0]:g}, not by {due:g}"
+            moved = trace.models[self.strategy.server]
+            if not np.allclose(moved.numpy(), due, rtol=1e-6):
+                return f"the server moved by {moved[0]:g}, not by {due:g}"
         return ""
 
     def outcome(self) -> Any:
@@ -136,9 +140,42 @@ def _dpsgd(rng: Rng, nodes: int) -> fs.DPSGD:
     )
 
 
+_OF_MODELS = (fs.Raw(), fs.Modular(bits=8), fs.Modular(bits=4), fs.Cast())
+
+
 def _swarm(kind: Callable[..., Any]) -> Callable[[Rng, int], Any]:
     return lambda rng, nodes: kind(
-        local_steps=_pick(rng, 1, 3), codec=_pick(rng, fs.Raw(), fs.Modular(bits=8)), geometric=_pick(rng, True, False)
+        local_steps=_pick(rng, 1, 3), codec=_pick(rng, *_OF_MODELS), geometric=_pick(rng, True, False)
+    )
+
+
+def _learns_topics(strategy: Any) -> bool:
+    return type(strategy).__name__ == "DPSVI"
+
+
+def _dpsvi(rng: Rng, nodes: int) -> Any:
+    from flockstep.lda.dpsvi import DPSVI
+
+    return DPSVI(
+        local_steps=_pick(rng, 1, 3),
+        ahead=_pick(rng, 0, 2),
+        bits=_pick(rng, 8, 16, 32),
+        server=int(rng.integers(nodes)),
+        server_trains=_pick(rng, True, False),
+        patience=100,
+    )
+
+
+def _documents() -> Any:
+    """A small corpus: 60 documents of 30 words of 40 kinds."""
+    from scipy.sparse import csr_matrix
+
+    from flockstep.lda import LDA
+    from flockstep.lda.workload import TopicDocuments
+
+    counts = np.random.default_rng(0).multinomial(30, np.full(40, 1 / 40), size=60)
+    return TopicDocuments(
+        csr_matrix(counts), model=LDA(3, batch_size=4, learning_decay=0.7, learning_offset=2.0), seed=3
     )
 
 
@@ -146,8 +183,10 @@ KINDS: dict[str, Callable[[Rng, int], Strategy]] = {
     "DPSGD": _dpsgd,
     "Swarm": _swarm(fs.Swarm),
     "SwarmPull": _swarm(fs.SwarmPull),
-    "ADPSGD": lambda rng, nodes: fs.ADPSGD(codec=_pick(rng, fs.Raw(), fs.Modular(bits=8))),
+    "ADPSGD": lambda rng, nodes: fs.ADPSGD(codec=_pick(rng, *_OF_MODELS)),
 }
+if find_spec("sklearn") is not None:
+    KINDS["DPSVI"] = _dpsvi
 
 
 def _fault(rng: Rng, nodes: int) -> Any:
