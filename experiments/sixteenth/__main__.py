@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import report
-from benchmarks.defaults.__main__ import SIXTEENTH, told
+from benchmarks.defaults.lines import SIXTEENTH, told
 from benchmarks.defaults.runs import ALONE, TOGETHER, Job
 from benchmarks.pool import run_all
 from experiments.sixteenth.ways import WAYS, one_run

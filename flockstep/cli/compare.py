@@ -119,9 +119,9 @@ def compare(
         _check_report()
         with folder.alone(out):
             if comparison.rates:
-                comparison = _searched(comparison, out, fresh=fresh, workers=side_by_side)
-            # A search has made the folder fresh where that was asked for, and left its best runs in it.
-            results = _run(comparison, out, fresh=fresh and not comparison.search, workers=side_by_side)
+                # It makes the folder fresh where that is asked for, and leaves its best runs in it.
+                comparison, fresh = _searched(comparison, out, fresh=fresh, workers=side_by_side), False
+            results = _run(comparison, out, fresh=fresh, workers=side_by_side)
             page = _tell(results, comparison, out)
         if open:
             webbrowser.open(page.resolve().as_uri())

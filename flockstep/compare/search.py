@@ -38,13 +38,11 @@ def decided(comparison: Comparison, found: Results) -> Comparison:
         best = min(losses, key=lambda rate: losses[rate], default=None)
         if best is not None and math.isfinite(losses[best]):
             entry = replace(entry, lr=best)
-        entries.append(entry)
+        # The name is that of before: which rate it has is told beside it.
+        entries.append(replace(entry, label=label))
         words += [_told(label, losses, best)] if losses else []
         place += len(rates)
-    # Names are those of before: which rate a strategy has is told beside them.
-    labels = comparison.labels
-    named = tuple(replace(entry, label=label) for entry, label in zip(entries, labels, strict=True))
-    return replace(comparison, entries=named, rates=(), search=tuple(words))
+    return replace(comparison, entries=tuple(entries), rates=(), search=tuple(words))
 
 
 def keep_what_was_run(comparison: Comparison, chosen: Comparison, out: Path) -> None:

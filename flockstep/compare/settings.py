@@ -126,7 +126,7 @@ def _rates(said: Any) -> tuple[float, ...]:
             raise ValueError(f"--rates are numbers with commas between, such as 0.01,0.03,0.1, got {said!r}") from None
     if not isinstance(said, list | None):
         raise TypeError(f"compare.rates must be a list of numbers, got {said!r}")
-    return tuple(check.positive("compare", "rates", rate) for rate in said or ())
+    return tuple(said or ())
 
 
 def _rate(settings: Mapping[str, Any], optimizer: OptimizerName) -> float:

@@ -74,12 +74,12 @@ async def mean_of_chunks(
     """The round of a coded mean; ``encoders`` code the chunk for each node, and the last of them the mean."""
     *for_nodes, for_all = encoders
     # Of what trains and of the statistics, which go in full, a chunk each.
-    trained = trained_of(v, node.params, node.trained)
+    trained = trained_of(v, node)
     chunks, tails = v[:trained].tensor_split(node.size), v[trained:].tensor_split(node.size)
     outgoing = [with_tail(encode(c), t) for encode, c, t in zip(for_nodes, chunks, tails, strict=True)]
 
     def read(message: Message, like: Tensor, tail: Tensor) -> tuple[Tensor, Tensor]:
-        inner, rest = without_tail(message, torch.cat([like, tail]) if tail.numel() else like, like.numel())
+        inner, rest = without_tail(message, like, tail.numel())
         return codec.decode(inner, like), rest
 
     gathered = await node.exchange(outgoing, f"{channel}/gather")

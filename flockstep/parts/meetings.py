@@ -47,7 +47,9 @@ _REMEDY = "send less (codec=Modular(bits=8)), or take LocalSGD(period=16), which
 class Meetings:
     """One node's meetings: what it holds, and whose turn it is."""
 
-    def __init__(self, node: Node, topic: str, v: Tensor, codec: Codec, topology: Topology) -> None:
+    def __init__(
+        self, node: Node, topic: str, v: Tensor, codec: Codec, topology: Topology, *, owner: str = "Swarm"
+    ) -> None:
         self._node, self._topic, self._v, self._topology = node, topic, v, topology
         self._coder = coder(codec, node, v)
         self._shown: Tensor | None = None
@@ -58,7 +60,7 @@ class Meetings:
         self._call: Pending[int | None] | None = None
         self._phases, self._since = 1, node.step_count
         """How many phases the last call took, and after which step it began."""
-        self._rarely = Rarely(f"node {node.rank}, {topic}", remedy=_REMEDY)
+        self._rarely = Rarely(f"{owner} on node {node.rank}", remedy=_REMEDY)
         self._called = node.rank % 2 == 0
         """Whether somebody called since: it is this node's turn."""
         self._at_home = self._stay()

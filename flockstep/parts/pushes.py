@@ -33,7 +33,7 @@ class Worker:
         self._due, self._ahead, self._patience = due, ahead, patience
         self._given = node.keep("given", node.params.clone())
         self._version = node.keep("given version", torch.zeros(1, dtype=torch.int64))
-        self._number, self._greeted, self._codec = HELLO, False, sparing(codec, node.params, node.trained)
+        self._number, self._greeted, self._codec = HELLO, False, sparing(codec, node)
         self._unsent = self._since = 0
         """Steps that are in no push yet, and steps since the last attempt to push."""
         self._alone = self._misses = 0

@@ -27,7 +27,7 @@ class Rarely:
             self._speaks = False
             _log.warning(
                 "%s: an average takes %d steps over this network. Models that meet so rarely may end up worse than one "
-                "node by itself: compare with a run of one, or %s",
+                "node by itself: compare with a run of one node, or %s",
                 self._owner,
                 steps,
                 self._remedy,

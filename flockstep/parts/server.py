@@ -63,7 +63,7 @@ class Server:
         most_ahead: int | None,
         trains: bool,
     ) -> None:
-        self.model, self._node, self._codec = model, node, sparing(codec, model, node.trained)
+        self.model, self._node, self._codec = model, node, sparing(codec, node)
         self._shown: Tensor | None = None
         self._fold, self._rate, self._damping, self._most_ahead = fold, rate, damping, most_ahead
         self._version = node.keep("server version", torch.zeros(1, dtype=torch.int64))

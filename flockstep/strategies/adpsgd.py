@@ -51,7 +51,7 @@ class ADPSGD:
         """A gradient and an average side by side, then both into the live model."""
         x = node.params
         live, copied = node.keep("live", x.clone()), node.keep("copied", x.clone())
-        meetings = Meetings(node, _TOPIC, live, self.codec, self.topology)
+        meetings = Meetings(node, _TOPIC, live, self.codec, self.topology, owner="ADPSGD")
         async for _ in node.steps():
             await meetings.begin_phase()
             await node.step(await node.gradient(x))

@@ -64,7 +64,7 @@ class Choco:
         gamma = safe_step(quality) if self.consensus is None else self.consensus
         # Right on average is too much for a feedback loop when the noise is large: shrunk, the error always shrinks.
         shrink = quality if self.codec.unbiased else 1.0
-        codec = sparing(self.codec, x, node.trained)
+        codec = sparing(self.codec, node)
         async for k in node.steps():
             await node.step(await node.gradient(x))
             weights = self.topology.weights(node.rank, node.size, k)

@@ -32,7 +32,7 @@ from torch import Tensor
 
 from flockstep import check
 from flockstep.node import Node, Pending
-from flockstep.parts.averages import Exact
+from flockstep.parts.averages import Exact, Mixed
 from flockstep.parts.outer import WithOuter
 from flockstep.strategy import Mean
 
@@ -63,6 +63,11 @@ class StreamingDiLoCo(WithOuter):
             )
         if check.whole(self, "delay", self.delay, at_least=0) >= self.period:
             raise ValueError(f"StreamingDiLoCo.delay must be below the period, {self.period}, got {self.delay}")
+        if isinstance(self.average, Mixed) and self.fragments > 1:
+            raise ValueError(
+                "StreamingDiLoCo.average must be one over all nodes, such as Exact() or Coded(codec=Cast()), not Mixed "
+                "while there are several fragments: neighbours cannot tell apart messages of two that are under way"
+            )
         if self.alpha is not None:
             check.fraction(self, "alpha", self.alpha)
 
@@ -139,13 +144,15 @@ class StreamingDiLoCo(WithOuter):
         ]
 
     def _start(self, node: Node, channel: str, begin: int, end: int) -> Mean:
-        """The average of a fragment; statistics in it, which few bits would spoil, go in full (codecs/tail.py)."""
+        """The average of a fragment. Statistics go in full (codecs/tail.py): averages see to it in whole models, and in
+        part of one it is not to be seen where they begin."""
         mean, trained = self.average.start(node, channel), max(node.trained - begin, 0)
-        if begin + trained >= end or isinstance(self.average, Exact):
+        whole = end - begin == node.params.numel()
+        if whole or begin + trained >= end or isinstance(self.average, Exact):
             return mean
 
         async def in_two(v: Tensor) -> Tensor:
-            statistics = await node.mean(v[trained:], f"{channel}, statistics")
-            return torch.cat([await mean(v[:trained]), statistics]) if trained else statistics
+            coded = await mean(v[:trained]) if trained else v[:0]
+            return torch.cat([coded, await node.mean(v[trained:], f"{channel}, statistics")])
 
         return in_two

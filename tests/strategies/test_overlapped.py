@@ -643,6 +643,10 @@ def test_powersgd_in_a_loop_knows_the_models_matrices():
         (lambda: fs.StreamingDiLoCo(period=3, fragments=4), "must be at most the period, 3, got 4"),
         (lambda: fs.StreamingDiLoCo(period=6, delay=6), "StreamingDiLoCo.delay must be below the period, 6, got 6"),
         (lambda: fs.StreamingDiLoCo(alpha=2), "StreamingDiLoCo.alpha must be between 0 and 1, got 2"),
+        (
+            lambda: fs.StreamingDiLoCo(average=fs.Mixed(topology=fs.Ring(), codec=fs.Raw())),
+            "StreamingDiLoCo.average must be one over all nodes, such as Exact() or Coded(codec=Cast()), not Mixed",
+        ),
         (lambda: fs.PowerSGD(rank=0), "PowerSGD.rank must be at least 1, got 0"),
     ],
 )

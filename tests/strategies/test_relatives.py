@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import flockstep as fs
+from flockstep.message import NOTHING
 from flockstep.node import stream
 from flockstep.parts.partners import matching
 from flockstep.strategies.choco import fidelity, safe_step
@@ -411,9 +412,10 @@ def assert_agree(name, backend):
         assert difference <= 1e-6
     for a, b in zip(virtual.rows, real.rows, strict=True):
         assert a.step == b.step
-        # While a row is recorded the next round is under way, and of a lattice a node says whether it could read what
-        # has come: on real processes some have come by then, or not. What all sent in the end is compared below.
-        assert a.bytes == b.bytes or name == "Gossip in a lattice"
+        # While a row is recorded the next round is under way. In a lattice every node tells its partner of that round
+        # that it could read what came: on real processes it has come by then, or not.
+        words = range(5) if name == "Gossip in a lattice" else (0,)
+        assert abs(a.bytes - b.bytes) in [count * NOTHING.nbytes / 4 for count in words]
         assert a.loss == pytest.approx(b.loss, rel=1e-6)
     for a, b in zip(virtual.nodes, real.nodes, strict=True):
         assert (a.bytes_sent, a.bytes_received, a.counts) == (b.bytes_sent, b.bytes_received, b.counts)

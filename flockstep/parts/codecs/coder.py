@@ -22,7 +22,7 @@ from flockstep.parts.codecs.codec import Codec, sound
 from flockstep.parts.codecs.lattice.plan import Plan
 from flockstep.parts.codecs.modular import Modular
 from flockstep.parts.codecs.raw import Raw
-from flockstep.parts.codecs.tail import with_tail, without_tail
+from flockstep.parts.codecs.tail import sparing, with_tail, without_tail
 
 _AGAIN, _MENDED = "again", "mended"
 _MARGIN, _FADING = 1.5, 0.9
@@ -52,11 +52,10 @@ def coder(codec: Codec, node: Node, like: Tensor, *, of: str = "", by_rounds: bo
     ``by_rounds``: what it sees in a round counts from ``settle`` on, so that a run that is resumed in the middle of one
     says the same again.
     """
-    trained = min(node.trained, like.numel())
-    spared = trained < like.numel() and not isinstance(codec, Raw)
-    part = like[:trained] if spared else like
-    inner = _Tuned(codec, node, part, of, by_rounds) if isinstance(codec, Modular) else Coder(codec, node)
-    return _Sparing(inner, node, trained) if spared else inner
+    if not isinstance(codec, Modular):
+        return Coder(sparing(codec, node), node)
+    inner = _Tuned(codec, node, like[: node.trained], of, by_rounds)
+    return inner if node.trained >= like.numel() else _WithTail(inner, node)
 
 
 def asks_again(reply: Message) -> bool:
@@ -102,36 +101,38 @@ class Coder:
         """A round is over: what was seen in it counts."""
 
 
-class _Sparing(Coder):
-    """A coder for what trains, with the statistics behind it as they are."""
+class _WithTail(Coder):
+    """A coder of what trains that is tuned, with the statistics behind it as they are."""
 
-    def __init__(self, inner: Coder, node: Node, trained: int) -> None:
-        self._inner, self._node, self._trained, self.mends = inner, node, trained, inner.mends
+    mends = True
+
+    def __init__(self, inner: _Tuned, node: Node) -> None:
+        self._inner, self._node, self._trained = inner, node, node.trained
 
     def write(self, v: Tensor, rng: np.random.Generator | None = None) -> Message:
-        return self._with_tail(self._inner.write(v[: self._trained], rng), v)
+        return with_tail(self._inner.write(v[: self._trained], rng), v[self._trained :])
 
     def read(self, message: Message, near: Tensor) -> Read | Message:
-        inner, tail = without_tail(message, near, self._trained)
+        inner, tail = self._parted(message, near)
         read = self._inner.read(inner, near[: self._trained])
         return read if isinstance(read, Message) else Read(torch.cat([read.vector, tail]), read.reach)
 
     def own(self, message: Message, v: Tensor) -> Tensor:
-        inner, tail = without_tail(message, v, self._trained)
+        inner, tail = self._parted(message, v)
         return torch.cat([self._inner.own(inner, v[: self._trained]), tail])
 
     def mend(self, v: Tensor, message: Message, request: Message) -> Message:
-        inner, _ = without_tail(message, v, self._trained)
-        return self._with_tail(self._inner.mend(v[: self._trained], inner, request), v)
+        inner, _ = self._parted(message, v)
+        return with_tail(self._inner.mend(v[: self._trained], inner, request), v[self._trained :])
 
     def reply(self, v: Tensor, read: Read) -> Message:
-        return self._with_tail(self._inner.reply(v[: self._trained], read), v)
+        return with_tail(self._inner.reply(v[: self._trained], read), v[self._trained :])
 
     def settle(self) -> None:
         self._inner.settle()
 
-    def _with_tail(self, message: Message, v: Tensor) -> Message:
-        return with_tail(message, v[self._trained :])
+    def _parted(self, message: Message, like: Tensor) -> tuple[Message, Tensor]:
+        return without_tail(message, like[: self._trained], like.numel() - self._trained)
 
 
 class _Tuned(Coder):

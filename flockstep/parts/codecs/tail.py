@@ -16,13 +16,14 @@ from torch import Tensor
 
 from flockstep.errors import CodecRange
 from flockstep.message import Message
+from flockstep.node import Node
 from flockstep.parts.codecs.codec import Codec, finite, sound
 from flockstep.parts.codecs.raw import Raw
 
 
-def trained_of(v: Tensor, params: Tensor, trained: int) -> int:
+def trained_of(v: Tensor, node: Node) -> int:
     """How many of a vector's coordinates train: of one like the model as many as there, of any other all."""
-    return trained if v.numel() == params.numel() else v.numel()
+    return node.trained if v.numel() == node.params.numel() else v.numel()
 
 
 def with_tail(message: Message, tail: Tensor) -> Message:
@@ -35,27 +36,27 @@ def with_tail(message: Message, tail: Tensor) -> Message:
     return Message(torch.cat([message.data.to(more.device), more]), message.codec, shape, message.dtype)
 
 
-def without_tail(message: Message, near: Tensor, trained: int) -> tuple[Message, Tensor]:
-    """The message that ``with_tail`` began with, and the tail; ``near`` is what all of it is like."""
-    count = near.numel() - trained
+def without_tail(message: Message, near: Tensor, count: int) -> tuple[Message, Tensor]:
+    """The message that ``with_tail`` began with, of a vector like ``near``, and the tail of so many numbers."""
     if count == 0:
-        return message, near[trained:]
-    if message.shape != (near.numel(),) or message.dtype != near.dtype:
-        raise CodecRange(f"a message of shape {message.shape} and {message.dtype} is not {near.numel()} numbers")
+        return message, near[:0]
+    whole = near.numel() + count
+    if message.shape != (whole,) or message.dtype != near.dtype:
+        raise CodecRange(f"a message of shape {message.shape} and {message.dtype} is not {whole} of {near.dtype}")
     edge = message.data.numel() - count * near.dtype.itemsize
     if edge < 0:
         raise CodecRange(f"a message of {message.data.numel()} bytes is too short for {count} statistics")
     # A copy starts at an aligned address, which a slice need not.
     tail = message.data[edge:].to(near.device, copy=True).view(near.dtype)
-    return Message(message.data[:edge], message.codec, (trained,), message.dtype), sound(Raw(), tail)
+    return Message(message.data[:edge], message.codec, (near.numel(),), message.dtype), sound(Raw(), tail)
 
 
 @dataclass(frozen=True)
-class Sparing:
-    """A codec for what trains of a model, which leaves the statistics behind it as they are."""
+class _Sparing:
+    """A codec for what trains of a node's model, which leaves the statistics behind it as they are."""
 
     inner: Codec
-    trained: int
+    node: Node
 
     @property
     def name(self) -> str:
@@ -69,20 +70,22 @@ class Sparing:
 
     def encode(self, v: Tensor, rng: np.random.Generator) -> Message:
         """What trains, coded, and the rest behind it."""
-        return with_tail(self.inner.encode(v[: self.trained], rng), v[self.trained :])
+        trained = trained_of(v, self.node)
+        return with_tail(self.inner.encode(v[:trained], rng), v[trained:])
 
     def decode(self, message: Message, near: Tensor) -> Tensor:
         """Both in one vector."""
-        inner, tail = without_tail(message, near, self.trained)
-        return torch.cat([self.inner.decode(inner, near[: self.trained]), tail])
+        trained = trained_of(near, self.node)
+        inner, tail = without_tail(message, near[:trained], near.numel() - trained)
+        return torch.cat([self.inner.decode(inner, near[:trained]), tail])
 
     def error_bound(self, v: Tensor) -> Tensor | float:
         """That of what is coded, and none of the rest."""
-        bound = torch.zeros_like(v)
-        bound[: self.trained] = self.inner.error_bound(v[: self.trained])
+        bound, trained = torch.zeros_like(v), trained_of(v, self.node)
+        bound[:trained] = self.inner.error_bound(v[:trained])
         return bound
 
 
-def sparing(codec: Codec, params: Tensor, trained: int) -> Codec:
-    """The codec itself for models without statistics, and where it changes nothing."""
-    return codec if trained == params.numel() or isinstance(codec, Raw) else Sparing(codec, trained)
+def sparing(codec: Codec, node: Node) -> Codec:
+    """The codec for what trains of a node's model; itself where there are no statistics, or where it is exact."""
+    return codec if isinstance(codec, Raw) or node.trained == node.params.numel() else _Sparing(codec, node)
