@@ -136,6 +136,8 @@ def gradients(job: Job, model: nn.Module, rng: np.random.Generator) -> None:
     task = TASKS[job.task]
     model.zero_grad()
     task.loss(model, task.draw(task.batch, rng, False)).backward()  # type: ignore[no-untyped-call]
+    if task.clip < math.inf:
+        nn.utils.clip_grad_norm_(model.parameters(), task.clip)
 
 
 def _train(job: Job, strategy: Strategy) -> dict[str, Tensor]:

@@ -1,4 +1,5 @@
-"""Four ordinary trainings: a GPT with AdamW, an LSTM with SGD, a ResNet with momentum, logistic regression.
+"""Five ordinary trainings: a GPT with AdamW, an LSTM with SGD, unclipped and clipped, a ResNet with momentum, logistic
+regression.
 
 Rates were tuned for one node alone, by ``python -m benchmarks.defaults --tune``, and are used as they are. Text is
 what Python's own help says (``pydoc_data``), so that every machine has it; images are CIFAR-10 at half its size, from
@@ -34,6 +35,8 @@ class Task:
     batch: int
     draw: Callable[[int, np.random.Generator, bool], tuple[Tensor, Tensor]]
     """So many examples, of those to train on or to test on."""
+    clip: float = math.inf
+    """The longest gradient, cut as users cut it: between ``backward()`` and ``step()``."""
 
     def loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
         """The mean over a batch."""
@@ -188,6 +191,7 @@ _SGD = torch.optim.SGD
 TASKS = {
     "GPT, AdamW": Task(GPT, partial(torch.optim.AdamW, weight_decay=0.1), 3e-3, 8, _lines),
     "LSTM, SGD": Task(LSTM, _SGD, 8.0, 8, _lines),
+    "LSTM, clipped SGD": Task(LSTM, _SGD, 16.0, 8, _lines, clip=0.25),
     "ResNet, momentum": Task(_res_net, partial(_SGD, momentum=0.9, weight_decay=5e-4), 0.03, 16, _pictures),
     "logistic regression, SGD": Task(Logistic, _SGD, 64.0, 8, _lines),
 }

@@ -14,6 +14,7 @@ Nobody waits for that:
 -   Who calls trains on, and says "busy" to others until its reply is there. Who is told so draws another partner.
 -   Nodes take turns, or all would be calling when all are called. Who was called calls next. Who has called stays at
     home until it is called, or for a random number of phases, two on average; a call longer than a phase counts as one.
+    Of two that called each other at once, and were both told "busy", the one with the smaller number calls next.
 -   A reply may be lost on its way. The caller asks again under the same number and gets the same reply, which is kept
     until the caller says that it has it. Only the death of a partner leaves half a meeting.
 
@@ -63,6 +64,8 @@ class Meetings:
         self._rarely = Rarely(f"{owner} on node {node.rank}", remedy=_REMEDY)
         self._called = node.rank % 2 == 0
         """Whether somebody called since: it is this node's turn."""
+        self._turned_away: set[int] = set()
+        """Who called while this node was calling."""
         self._at_home = self._stay()
         self._replies: dict[int, tuple[int, Message]] = {}
         """What a caller was answered, and under which number, until it says that it has it."""
@@ -121,6 +124,7 @@ class Meetings:
         for peer in partners(self._node, self._topology):
             with self._node.undisturbed():
                 self._calling = True
+                self._turned_away.clear()
                 v = self._v.clone()
             try:
                 met = await self._meet(peer, v)
@@ -145,6 +149,7 @@ class Meetings:
             reply, mine = await self._ask(peer, self._coder.exact(v), v)
         if reply is None or reply.codec == _BUSY.codec:
             node.count("partners busy" if reply is not None else "partners lost")
+            self._called = self._called or (peer in self._turned_away and node.rank < peer)
             return False
         share, _, inner = unmarked(reply)
         # It knew the distance when it chose its scale, so that this can be read; but nothing is taken on trust.
@@ -188,6 +193,7 @@ class Meetings:
         # What it asked before is settled, or it would not ask anew.
         self._replies.pop(peer, None)
         if self._calling:
+            self._turned_away.add(peer)
             return _BUSY
         read = self._coder.read(inner, self._v)
         if isinstance(read, Message):

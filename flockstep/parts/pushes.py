@@ -96,7 +96,7 @@ class Worker:
         """Push all that is new, or once more what had no reply."""
         self._since = 0
         if self._own is not None:
-            change = self._x - self._given
+            change = self._change()
             fresh, version = self._own.push_own(self._x, change, int(self._version))
             self._unsent = self._alone = 0
             self._take(fresh, change, version)
@@ -106,7 +106,7 @@ class Worker:
         if not self._greeted:
             return
         if self._push is None:
-            message = self._codec.encode(self._x - self._given, self._node.rng)
+            message = self._codec.encode(self._change(), self._node.rng)
             self._number += 1
             push = stamped(message, int(self._version), self._number)
             self._push = push, self._codec.decode(message, self._given)
@@ -116,6 +116,12 @@ class Worker:
             self._merge(await replying)
         else:
             self._pending = self._node.spawn(replying)
+
+    def _change(self) -> Tensor:
+        """What is new of what trains; of batch-norm statistics how they are, as they are no sum of changes."""
+        change, trained = self._x - self._given, self._node.trained
+        change[trained:] = self._x[trained:]
+        return change
 
     async def _reply(self, push: Message, given: Tensor) -> Message | None:
         """What the server replies to a push; None if it is gone."""
@@ -144,15 +150,11 @@ class Worker:
             self._push, self._alone, self._misses = None, self._unsent, 0
 
     def _take(self, fresh: Tensor, pushed: Tensor, version: int) -> None:
-        """The steps taken since the push, and what the codec left out of it, stay.
-
-        A worker's batch-norm statistics stay its own, and the server is told how they move: it has the mean of all.
-        """
+        """The steps taken since the push, and what the codec left out of it, stay; so do a worker's own statistics."""
         trained = self._node.trained
         self._node.count("exchanges")
         self._x[:trained].add_((fresh - self._given).sub_(pushed)[:trained])
         self._given[:trained].copy_(fresh[:trained])
-        self._given[trained:].add_(pushed[trained:])
         self._version.fill_(version)
 
     def _miss_the_server(self) -> None:

@@ -208,8 +208,8 @@ class Server:
             staleness = max(0, self.version - version)
             self._node.count(f"staleness {_bucket(staleness)}")
             self.model[:trained].add_(change[:trained], alpha=share * (1 + staleness) ** -self._damping)
-            # Batch-norm statistics are no sum of steps: they are the mean of the workers'.
-            self.model[trained:].add_(change[trained:], alpha=1 / len(self._pushes))
+            # Batch-norm statistics are no sum of steps: a push has them as they are, and the server a mean of them.
+            self.model[trained:].lerp_(change[trained:], 1 / len(self._pushes))
         self._version += 1
         self._changes.clear()
         self._folding.clear()

@@ -1,6 +1,6 @@
 """Clipped local steps when nodes hold different data: one decision to clip for all, and corrected gradients.
 
-EPISODE       round:  G_i = gradient of node i at xbar on a fresh batch;  G = mean_i G_i;  clip = ||G|| > gamma/eta
+EPISODE       round:  G_i = gradient of node i at xbar on one batch;  G = mean_i G_i;  clip = ||G|| > gamma/eta
               steps:  g = g_i(x_i) - G_i + G;   x_i <- x_i - eta g,  or  x_i - gamma g/||g||  where clip
               end:    x_i <- mean_j x_j
               Crawshaw, Bao, Liu: ICLR 2023.
@@ -11,9 +11,17 @@ EPISODE++     the same with S of n nodes per round and a stored G_i in place of 
 
 No gamma is one and a half times as far as steps with G usually go (``parts.usual``): the same on every node, as G is.
 
-Sends   two vectors per round: a gradient (or its change) and a model
-Waits   for every node, twice per round
-Keeps   G_i and G; EPISODE++ also the sum of the round's raw gradients; without a gamma, this round's
+With ``published=True`` this is all, and EPISODE's steps are on batches of their own. Otherwise a round's first step is
+G's, so that no batch is used for nothing, and of G - G_i as much is added as it has in common with that of the round
+before. That is what the nodes' data differ in; the rest is the noise of a batch, and a round of steps that all take the
+same noise loses to training alone.
+                      g = g_i(x_i) + s (G - G_i),   s = sum_i <c_i, c_i'> / sqrt(sum_i ||c_i||^2 sum_i ||c_i'||^2)
+with c = G - G_i of this round and c' of the last; between 0 and 1, and the same on every node, as corrections that do
+not add up to zero would move the mean. For c = signal + noise this s is the one with the least expected error.
+
+Sends   two vectors per round: a gradient (or its change) and a model; unless published, three numbers as well
+Waits   for every node, twice per round; unless published, three times
+Keeps   G_i and G; EPISODE++ also the sum of the round's raw gradients; without a gamma, this round's; s
 """
 
 from __future__ import annotations
@@ -34,11 +42,13 @@ from flockstep.strategy import Average
 
 
 @dataclass(frozen=True, kw_only=True)
-class Episode:
-    """Local steps with corrected gradients, clipped together or not at all: for heterogeneous data."""
+class _Corrected:
+    """What both have."""
 
     period: int
     gamma: float | None = None
+    published: bool = False
+    """All of G - G_i, as the papers have it; otherwise as much of it as is no noise."""
     average: Average = Exact()
 
     def __post_init__(self) -> None:
@@ -47,20 +57,24 @@ class Episode:
             check.positive(self, "gamma", self.gamma)
         average_for(self, self.average, MODELS)
 
+
+@dataclass(frozen=True, kw_only=True)
+class Episode(_Corrected):
+    """Local steps with corrected gradients, clipped together or not at all: for heterogeneous data."""
+
     async def run(self, node: Node) -> None:
         """Each round: agree on G and on clipping, take corrected steps, average models."""
         x = node.params
         mean_model, mean_gradient = self.average.start(node, "model"), self.average.start(node, "gradient")
-        own, everyone = (node.keep(name, torch.zeros_like(x)) for name in ("own", "everyone"))
-        gamma = _Gamma(self, node)
+        steps = _Steps(self, node)
         k = node.step_count - 1
         async for k in node.steps():
-            if k % self.period == 0:
-                own.copy_(await node.gradient(x))
-                everyone.copy_(await mean_gradient(own))
-                gamma.begin_round(everyone)
-            g = await node.gradient(x)
-            await node.step(gamma.corrected(g, own, everyone))
+            begins = k % self.period == 0
+            if begins:
+                own = (await node.gradient(x)).clone()
+                await steps.begin_round(own, await mean_gradient(own))
+            first = begins and not self.published
+            await node.step(steps.together() if first else steps.corrected(await node.gradient(x)))
             if (k + 1) % self.period == 0:
                 x.copy_(await mean_model(x))
         if (k + 1) % self.period:
@@ -68,23 +82,17 @@ class Episode:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EpisodePlus:
+class EpisodePlus(_Corrected):
     """EPISODE++: ``sampled`` nodes work in each round, all unless given; corrections are stored, not recomputed."""
 
-    period: int
-    gamma: float | None = None
     sampled: int | None = None
     sampling_seed: int = 0
-    average: Average = Exact()
 
     def __post_init__(self) -> None:
-        check.whole(self, "period", self.period)
-        if self.gamma is not None:
-            check.positive(self, "gamma", self.gamma)
+        super().__post_init__()
         if self.sampled is not None:
             check.whole(self, "sampled", self.sampled)
         check.whole(self, "sampling_seed", self.sampling_seed, at_least=0)
-        average_for(self, self.average, MODELS)
 
     async def run(self, node: Node) -> None:
         """Rounds of the sampled; the others stand by and take part in both means."""
@@ -93,29 +101,27 @@ class EpisodePlus:
             raise ValueError(f"EpisodePlus.sampled must be at most the number of nodes, {node.size}, got {sampled}")
         x = node.params
         mean_model, mean_gradient = self.average.start(node, "model"), self.average.start(node, "gradient")
-        own, everyone, raw = (node.keep(name, torch.zeros_like(x)) for name in ("own", "everyone", "raw"))
-        taken, gamma = node.keep("taken", torch.zeros(1)), _Gamma(self, node)
+        raw, taken = node.keep("raw", torch.zeros_like(x)), node.keep("taken", torch.zeros(1))
+        steps = _Steps(self, node)
         if node.step_count == 0:
-            own.copy_(await node.gradient(x))
-            everyone.copy_(await mean_gradient(own))
-            gamma.begin_round(everyone)
+            own = (await node.gradient(x)).clone()
+            await steps.begin_round(own, await mean_gradient(own))
 
         async def close_round(works: bool) -> None:
-            fresh = raw / taken.item() if taken.item() else own
-            everyone.add_(await mean_gradient(fresh - own))
-            own.copy_(fresh)
-            raw.zero_()
-            taken.zero_()
+            own = raw / taken.item() if taken.item() else steps.own
+            everyone = steps.everyone + await mean_gradient(own - steps.own)
             # Those who stood by bring zeros, so the mean over all, scaled, is the mean over the sampled.
             x.copy_(await mean_model(x * (node.size / sampled) if works else torch.zeros_like(x)))
-            gamma.begin_round(everyone)
+            await steps.begin_round(own, everyone, is_new=bool(taken.item()))
+            raw.zero_()
+            taken.zero_()
 
         k, works = node.step_count - 1, False
         async for k in node.steps():
             works = node.rank in self.sample(k // self.period, node.size)
             if works:
                 g = await node.gradient(x)
-                tamed = gamma.corrected(g, own, everyone)
+                tamed = steps.corrected(g)
                 if tamed is not None:
                     raw += g
                     taken += 1
@@ -132,27 +138,56 @@ class EpisodePlus:
         return sorted(int(rank) for rank in drawn)
 
 
-class _Gamma:
-    """How far a step may go: as far as was given, or what is usual when the round begins."""
+class _Steps:
+    """The steps of a round: what is added to a gradient, and how far it may go."""
 
-    def __init__(self, owner: Episode | EpisodePlus, node: Node) -> None:
+    def __init__(self, owner: _Corrected, node: Node) -> None:
         self._owner, self._node = owner, node
+        self.own, self.everyone = (node.keep(name, torch.zeros_like(node.params)) for name in ("own", "everyone"))
+        self._share = torch.ones((), dtype=torch.float64)
+        if not owner.published:
+            self._share = node.keep("share", self._share)
         self._usual: Usual | None = None
-        self._now = torch.full((), owner.gamma or math.inf, dtype=torch.float64)
+        self._gamma = torch.full((), owner.gamma or math.inf, dtype=torch.float64)
         if owner.gamma is None:
-            self._usual, self._now = Usual(node), node.keep("gamma", self._now)
+            self._usual, self._gamma = Usual(node), node.keep("gamma", self._gamma)
 
-    def begin_round(self, everyone: Tensor) -> None:
+    async def begin_round(self, own: Tensor, everyone: Tensor, *, is_new: bool = True) -> None:
+        """Take in G_i and G; ``is_new``: this node's G_i is not that of the last round."""
+        if not self._owner.published:
+            self._share.copy_(await self._likeness(everyone - own, self.everyone - self.own, is_new))
+        self.own.copy_(own)
+        self.everyone.copy_(everyone)
         if self._usual is not None:
-            self._now.copy_(self._usual.cap(self._node.step_length(everyone, initial=True)))
+            self._gamma.copy_(self._usual.cap(self._node.step_length(everyone, initial=True)))
 
-    def corrected(self, g: Tensor, own: Tensor, everyone: Tensor) -> Tensor | None:
-        """g - G_i + G, its step brought to length gamma where ||G|| > gamma/eta; None if it is not finite."""
-        g, node, gamma = g - own + everyone, self._node, float(self._now)
-        length = float(node.step_length(g, initial=True))
-        if node.refused or not math.isfinite(length):
+    async def _likeness(self, now: Tensor, before: Tensor, is_new: bool) -> Tensor:
+        """Between 0 and 1, over all nodes that have something new; 0 where there was nothing before."""
+        wide = torch.promote_types(now.dtype, torch.float32)
+        now, before = now.to(wide), before.to(wide)
+        sums = torch.stack([now @ before, now @ now, before @ before]).double()
+        common, of_now, of_before = await self._node.mean(sums if is_new else torch.zeros_like(sums), "likeness")
+        likeness: Tensor = common / (of_now * of_before).sqrt()
+        return likeness.nan_to_num(0.0, 0.0, 0.0).clamp(0, 1)
+
+    def together(self) -> Tensor | None:
+        """A step with G, the same on every node; who has no gradient takes the others' step."""
+        return self._tamed(self.everyone.clone())
+
+    def corrected(self, g: Tensor) -> Tensor | None:
+        """A step with g + s (G - G_i); None where g was not finite."""
+        if self._node.refused:
             return None
-        agreed = float(node.step_length(everyone, initial=True))
+        share = float(self._share)
+        return self._tamed(g + share * (self.everyone - self.own) if share else g)
+
+    def _tamed(self, g: Tensor) -> Tensor | None:
+        """``g``, its step brought to length gamma where ||G|| > gamma/eta; None if it is not finite."""
+        node, gamma = self._node, float(self._gamma)
+        length = float(node.step_length(g, initial=True))
+        if not math.isfinite(length):
+            return None
+        agreed = float(node.step_length(self.everyone, initial=True))
         clips = length > 0 and agreed > gamma
         if self._usual is None:
             looked(node, Threshold(self._owner, "gamma", "steps, by the mean gradient"), agreed, clips)

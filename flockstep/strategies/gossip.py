@@ -1,6 +1,10 @@
 """Decentralised parallel SGD (D-PSGD): every step, each node averages with its neighbours only.
 
-    x_i <- sum_j w_ij x_j - eta * g_i(x_i)                 every step; the gradient is at x_i as it was before
+    x_i <- sum_j w_ij (x_j - eta * g_j(x_j))               every step: step, then mix
+    x_i <- sum_j w_ij x_j - eta * g_i(x_i)                 with ``overlap=True``, as the paper has it
+
+Overlapped, messages travel while the gradient is computed, and it is computed at a model that nobody has mixed with
+its last step yet. At learning rates near the highest that one node stands, that lost to training alone.
 
 Nodes drift apart as far as the graph is slow to mix. The sum is applied as  x_i <- x_i + sum_j w_ij (Q(x_j) - Q(x_i)):
 the weights are symmetric, so the mean of all nodes moves by their steps only, exactly, whatever the codec does.
@@ -9,7 +13,7 @@ Lian, Zhang, Zhang, Hsieh, Zhang, Liu: can decentralized algorithms outperform c
 arXiv 1705.09056.
 
 Sends   one coded model to each neighbour, every step
-Waits   for its neighbours, every step; messages travel while the gradient is computed
+Waits   for its neighbours, every step; overlapped, for what takes longer than a gradient
 Keeps   one number, from which every round's codec draws: a resumed run says again what was under way; with
         ``Modular`` the distances seen
 """
@@ -24,7 +28,7 @@ import torch
 from torch import Tensor
 
 from flockstep import check
-from flockstep.node import Node, Pending
+from flockstep.node import Node
 from flockstep.parts.codecs.codec import Codec
 from flockstep.parts.codecs.coder import coder
 from flockstep.parts.codecs.raw import Raw
@@ -41,26 +45,36 @@ class Gossip:
 
     topology: Topology = Ring()
     codec: Codec = Raw()
+    overlap: bool = False
+    """Whether messages travel while the next gradient is computed, which then does not know of them."""
 
     def __post_init__(self) -> None:
         check.has(self, "topology", self.topology, "peers", "weights", kind="a topology such as Ring()")
         codec_for(self, self.codec, MODELS, such_as="Cast()", instead="Choco, which sends changes, or Modular(bits=8)")
 
     async def run(self, node: Node) -> None:
-        """Mix and compute at the same time, then step on what was mixed; what is under way at the end is taken in."""
+        """Step and mix in turn, or at the same time; then what is under way at the end is taken in."""
         x, ways = node.params, coder(self.codec, node, node.params, by_rounds=True)
         seed = int(node.keep("seed", torch.tensor([node.rng.integers(2**31)])))
 
-        def mix(round: int) -> Pending[Tensor]:
-            return node.spawn(gained(node, self.topology, round, x, ways, np.random.default_rng([seed, round])))
+        async def mixed(round: int) -> Tensor:
+            return await gained(node, self.topology, round, x, ways, np.random.default_rng([seed, round]))
 
+        def take_in(news: Tensor) -> None:
+            # Added, not copied: the forward pass may have moved batch-norm statistics since.
+            x.add_(news)
+            ways.settle()
+
+        if not self.overlap:
+            async for k in node.steps():
+                await node.step(await node.gradient(x))
+                take_in(await mixed(k))
+            return
         # Begun when a step ends, so that in a user's own loop, too, messages travel during the next forward pass.
-        mixing = mix(node.step_count)
+        under_way = node.spawn(mixed(node.step_count))
         async for k in node.steps():
             g = await node.gradient(x)
-            # Added, not copied: the forward pass may have moved batch-norm statistics since.
-            x.add_(await mixing)
-            ways.settle()
+            take_in(await under_way)
             await node.step(g)
-            mixing = mix(k + 1)
-        x.add_(await mixing)
+            under_way = node.spawn(mixed(k + 1))
+        take_in(await under_way)

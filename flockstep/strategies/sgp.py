@@ -2,8 +2,11 @@
 
 State of node i: x_i, shares of everybody's models added up, and w_i, how much that is in all; the model is x_i / w_i.
 
-    (x_i, w_i) <- sum_j p_ij (x_j, w_j)               every step: each gives some of what it has, and keeps the rest
-    x_i <- x_i - eta * g_i(z_i)                       the gradient is at z_i = x_i / w_i as it was before
+    x_i <- x_i - eta * g_i(z_i)                       every step; the gradient is at z_i = x_i / w_i
+    (x_i, w_i) <- sum_j p_ij (x_j, w_j)               each gives some of what it has, and keeps the rest
+
+With ``overlap=True`` a push travels while the next gradient is computed, at z_i as it was before; its step is added to
+what the push has left. At learning rates near the highest that one node stands, that lost to training alone.
 
 What a node gives and keeps adds up to what it had, so sum_i w_i stays n and sum_i x_i moves by the steps only, whoever
 gives to whom; nobody need answer. In round k, node i gives half to node i + 2^(k mod ceil(log2 n)), modulo n: as each
@@ -16,7 +19,7 @@ same in sum_i x_i, however much of the others a node happens to hold.
 Assran, Loizou, Ballas, Rabbat: stochastic gradient push for distributed deep learning, ICML 2019, arXiv 1811.10792.
 
 Sends   half of its model and of its weight to one node, every step
-Waits   for one other node, every step; messages travel while the gradient is computed
+Waits   for one other node, every step; overlapped, for what takes longer than a gradient
 Keeps   x and w
 """
 
@@ -38,6 +41,9 @@ class SGP:
 
     own_gradients: ClassVar[bool] = True
 
+    overlap: bool = False
+    """Whether a push travels while the next gradient is computed, which then does not know of it."""
+
     def targets(self, rank: int, size: int, round: int) -> tuple[int, ...]:
         """Whom a node sends to in a round; a subclass may name any others, and any number of them."""
         if size == 1:
@@ -46,17 +52,27 @@ class SGP:
         return ((rank + (1 << round % (size - 1).bit_length())) % size,)
 
     async def run(self, node: Node) -> None:
-        """Push and compute at the same time, then add the step; what is under way at the end is taken in."""
+        """Step and push in turn, or at the same time; then what is under way at the end is taken in."""
         z = node.params
         wide = torch.promote_types(z.dtype, torch.float32)
         mass = node.keep("mass", torch.cat([z, z.new_ones(1)]).to(wide))
         x, w = mass[:-1], mass[-1:]
+
+        async def step() -> Tensor:
+            await node.step(await node.gradient(z))
+            # By the optimizer, and where there are batch-norm statistics by the forward pass.
+            return z - (x / w).to(z.dtype)
+
+        if not self.overlap:
+            async for k in node.steps():
+                x += await step()
+                mass.copy_(await self._push(node, mass, k))
+                z.copy_(x / w)
+            return
         # Begun when a step ends, so that in a user's own loop, too, messages travel during the next forward pass.
         pushing = node.spawn(self._push(node, mass, node.step_count))
         async for k in node.steps():
-            await node.step(await node.gradient(z))
-            # By the optimizer, and where there are batch-norm statistics by the forward pass.
-            change = z - (x / w).to(z.dtype)
+            change = await step()
             mass.copy_(await pushing)
             x += change
             z.copy_(x / w)

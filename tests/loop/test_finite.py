@@ -47,7 +47,6 @@ def bad_weight(model, k, rank):
 
 @pytest.mark.parametrize("name", NAMED)
 def test_one_bad_gradient_poisons_nobody_and_is_counted(name, caplog):
-    # Under Episode the third iteration is the second step: names and numbers are those of the strategy.
     results = fs.simulate(broken_loop(NAMED[name], breaks=bad_gradient), nodes=2).results
     assert all(torch.isfinite(value).all() for model, _ in results.values() for value in model.values())
     counted = {rank: report.counts.get("not finite", 0) for rank, (_, report) in results.items()}

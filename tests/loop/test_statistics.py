@@ -61,6 +61,27 @@ def test_so_it_does_where_models_go_in_few_bits(strategy):
     _stays(strategy, scale=1e-3, rate=0.1)
 
 
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=repr)
+def test_so_it_does_where_one_node_has_seen_larger_things(strategy):
+    """What a node's variance differed by once must not be taken away from what it is now."""
+
+    def train():
+        torch.manual_seed(fs.rank())
+        norm, seen = nn.BatchNorm1d(3, momentum=0.5), []
+        model = nn.Sequential(norm, nn.Linear(3, 2))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+        with fs.join(model, optimizer, strategy):
+            for k in range(60):
+                optimizer.zero_grad()
+                model(torch.randn(64, 3) * (10.0 if fs.rank() == 1 and k < 24 else 0.1)).mean().backward()
+                optimizer.step()
+                seen.append(norm.running_var.clone())
+        return torch.stack([*seen, norm.running_var])
+
+    results = fs.simulate(train, nodes=4).results
+    assert all(float(variance.min()) > 0.3 * 0.1**2 for variance in results.values())
+
+
 def _stays(strategy, scale, rate):
     def train():
         torch.manual_seed(fs.rank())

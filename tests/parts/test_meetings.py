@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import flockstep as fs
@@ -135,6 +135,19 @@ def run(strategy, size, steps, *, latency="5 ms", bandwidth="1 Gbit/s", uneven=F
     topology=st.sampled_from([fs.Complete(), fs.Ring()]),
     local_steps=st.integers(1, 3),
     seed=st.integers(0, 2**20),
+)
+# Two nodes on a slow link that called each other at once five times in a row, and never met.
+@example(
+    size=2,
+    latency="90 ms",
+    bandwidth="20 kbit/s",
+    uneven=False,
+    start_skew=None,
+    loss=0.0,
+    crashes={},
+    topology=fs.Complete(),
+    local_steps=1,
+    seed=826,
 )
 def test_no_meeting_drives_nodes_apart(witness, size, loss, crashes, topology, local_steps, **options):
     witness.flock.clear()

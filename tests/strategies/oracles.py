@@ -57,17 +57,26 @@ def momentum_update_capped(x0, gradients, steps, eta, period, gamma, momentum):
     return xs
 
 
-def episode(x0, gradients, steps, eta, period, gamma):
-    xs = [x0.copy() for _ in gradients]
+def likeness(now, before):
+    """Of all nodes' corrections with those of the round before: one number for all of them."""
+    now, before = np.concatenate(now), np.concatenate(before)
+    norms = np.linalg.norm(now) * np.linalg.norm(before)
+    return min(max(now @ before / norms, 0), 1) if norms > 0 else 0
+
+
+def episode(x0, gradients, steps, eta, period, gamma, published=False):
+    xs, c = [x0.copy() for _ in gradients], [np.zeros_like(x0) for _ in gradients]
     cap = UsualCap() if gamma == "usual" else lambda length: gamma
     for k in range(steps):
         if k % period == 0:
             own = [gradient(x) for x, gradient in zip(xs, gradients, strict=True)]
             everyone = np.mean(own, axis=0)
+            before, c = c, [everyone - mine for mine in own]
+            share = 1 if published else likeness(c, before)
             gamma = cap(eta * np.linalg.norm(everyone))
             clip = np.linalg.norm(everyone) > gamma / eta
         for i, gradient in enumerate(gradients):
-            g = gradient(xs[i]) - own[i] + everyone
+            g = everyone if k % period == 0 and not published else gradient(xs[i]) + share * c[i]
             xs[i] -= gamma * g / np.linalg.norm(g) if clip else eta * g
         if (k + 1) % period == 0 or k + 1 == steps:
             mean = np.mean(xs, axis=0)
@@ -75,27 +84,31 @@ def episode(x0, gradients, steps, eta, period, gamma):
     return xs
 
 
-def episode_plus(x0, gradients, steps, eta, period, gamma, samples):
+def episode_plus(x0, gradients, steps, eta, period, gamma, samples, published=False):
     """``samples[r]`` are the nodes that work in round r. Also gives G and the G_i, for their invariant."""
     x = x0.copy()
     own = [gradient(x) for gradient in gradients]
     everyone = np.mean(own, axis=0)
+    share = 1 if published else 0
     cap = UsualCap() if gamma == "usual" else lambda length: gamma
     for round, start in enumerate(range(0, steps, period)):
         gamma = cap(eta * np.linalg.norm(everyone))
         clip = np.linalg.norm(everyone) > gamma / eta
         ends, change = [], np.zeros_like(x)
+        before = [everyone - own[i] for i in samples[round]]
         for i in samples[round]:
             xi, raw = x.copy(), []
             for _ in range(min(period, steps - start)):
                 raw.append(gradients[i](xi))
-                g = raw[-1] - own[i] + everyone
+                g = raw[-1] + share * (everyone - own[i])
                 xi -= gamma * g / np.linalg.norm(g) if clip else eta * g
             ends.append(xi)
             fresh = np.mean(raw, axis=0)
             change += fresh - own[i]
             own[i] = fresh
         everyone = everyone + change / len(gradients)
+        if not published:
+            share = likeness([everyone - own[i] for i in samples[round]], before)
         x = np.mean(ends, axis=0)
     return [x] * len(gradients), everyone, own
 

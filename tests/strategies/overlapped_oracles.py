@@ -55,18 +55,19 @@ def cocod(x0, gradients, steps, eta, period, pull):
     return [np.mean(xs, axis=0)] * len(xs)
 
 
-def overlap_local_sgd(x0, gradients, steps, eta, period, pull, beta):
-    """x <- (1 - a) x + a z; the anchor z follows, with momentum, the mean of a period ago."""
+def overlap_local_sgd(x0, gradients, steps, eta, period, pull, beta, published=False):
+    """The anchor z follows, with momentum, the mean of a period ago. Published: x <- (1 - a) x + a z; otherwise what a
+    node has learned since then stays: x <- x + a (z - x as it was then)."""
     xs = [x0.copy() for _ in gradients]
-    anchor, velocity, old = x0.copy(), np.zeros_like(x0), x0.copy()
+    anchor, velocity, then = x0.copy(), np.zeros_like(x0), [x0.copy() for _ in gradients]
     for k in range(steps):
         for x, gradient in zip(xs, gradients, strict=True):
             x -= eta * gradient(x)
         if (k + 1) % period == 0:
-            velocity = beta * velocity + (old - anchor)
+            velocity = beta * velocity + (np.mean(then, axis=0) - anchor)
             anchor = anchor + velocity
-            xs = [(1 - pull) * x + pull * anchor for x in xs]
-            old = np.mean(xs, axis=0)
+            xs = [x + pull * (anchor - (x if published else old)) for x, old in zip(xs, then, strict=True)]
+            then = [x.copy() for x in xs]
     return [np.mean(xs, axis=0)] * len(xs)
 
 

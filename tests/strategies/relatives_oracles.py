@@ -29,25 +29,26 @@ def exact(v):
 
 
 def half(v):
-    """What is left of a vector in 16-bit floating point."""
-    return v.astype(np.float16).astype(np.float64)
+    """What is left of a vector in 16-bit floating point, by way of 32 bits, as in torch."""
+    return v.astype(np.float32).astype(np.float16).astype(np.float64)
 
 
 def all_gradients(gradients, xs):
     return np.array([gradient(x) for gradient, x in zip(gradients, xs, strict=True)])
 
 
-def gossip(x0, gradients, steps, eta, w, coded=exact, decay=0.0):
-    """The step, with its weight decay, is taken on the mixed models, from gradients at those before."""
+def gossip(x0, gradients, steps, eta, w, coded=exact, decay=0.0, overlap=False):
+    """Overlapped, the step, with its weight decay, is taken on the mixed models, from gradients at those before."""
     xs = np.array([x0] * len(gradients))
 
-    def mixed():
+    def mixed(xs):
         seen = coded(xs)
         return xs + w @ seen - seen
 
     for _ in range(steps):
-        xs = (1 - eta * decay) * mixed() - eta * all_gradients(gradients, xs)
-    return mixed()
+        g = all_gradients(gradients, xs)
+        xs = (1 - eta * decay) * mixed(xs) - eta * g if overlap else mixed((1 - eta * decay) * xs - eta * g)
+    return mixed(xs) if overlap else xs
 
 
 def choco(x0, gradients, steps, eta, w, gamma, coded=exact):
@@ -84,11 +85,14 @@ def all_to_node_0(size, round):
     return matrix
 
 
-def gradient_push(x0, gradients, steps, eta, p):
+def gradient_push(x0, gradients, steps, eta, p, overlap=False):
     """The models z = x / w, then x and w themselves."""
     size = len(gradients)
     xs, ws = np.array([x0] * size), np.ones((size, 1))
-    for k in range(steps + 1):
+    for k in range(0 if overlap else steps):
+        xs = xs - eta * all_gradients(gradients, xs / ws)
+        xs, ws = p(size, k) @ xs, p(size, k) @ ws
+    for k in range(steps + 1 if overlap else 0):
         zs = xs / ws
         xs, ws = p(size, k) @ xs, p(size, k) @ ws
         if k < steps:

@@ -75,6 +75,26 @@ def test_quartics_episode_converges_where_celgc_stalls(H, celgc_above):
     assert losses["CELGC"] > celgc_above
 
 
+@pytest.mark.parametrize("kind", [fs.Episode, fs.EpisodePlus])
+@pytest.mark.parametrize(
+    ("heterogeneity", "noise", "least", "most"), [(0.0, 1.0, 0.0, 0.15), (1.0, 0.0, 0.99, 1.0), (1.0, 0.1, 0.8, 1.0)]
+)
+def test_corrections_are_as_large_as_what_comes_again(kind, heterogeneity, noise, least, most):
+    """The noise of batches does not; what the nodes' data differ in does."""
+    nodes = []
+
+    class Watched(kind):
+        async def run(self, node):
+            nodes.append(node)
+            await super().run(node)
+
+    problem = Quadratics(dim=300, heterogeneity=heterogeneity, noise=noise)
+    fs.simulate(Watched(period=4), problem, nodes=3, steps=80, optimizer=partial(torch.optim.SGD, lr=0.1))
+    shares = [float(node.kept["share"]) for node in nodes]
+    assert len(set(shares)) == 1
+    assert least <= shares[0] <= most
+
+
 @pytest.mark.parametrize("gamma", [0.05, 1e6])
 def test_episode_alone_is_plain_clipped_sgd_on_its_own_gradients(gamma):
     problem = Quadratics(dim=5, noise=0.0, dtype=torch.float64)

@@ -74,19 +74,22 @@ def test_celgc_update_with_momentum(size, period):
 @pytest.mark.parametrize("gamma", [0.05, GAMMA, 10.0, None])
 @pytest.mark.parametrize("period", [1, 2, 7])
 @pytest.mark.parametrize("size", SIZES)
-def test_episode(size, period, gamma):
-    expected = oracles.episode(np.zeros(6), gradients_of(size), STEPS, ETA, period, gamma or "usual")
-    check(fs.Episode(period=period, gamma=gamma), size, expected)
+@pytest.mark.parametrize("published", [False, True])
+def test_episode(size, period, gamma, published):
+    expected = oracles.episode(np.zeros(6), gradients_of(size), STEPS, ETA, period, gamma or "usual", published)
+    check(fs.Episode(period=period, gamma=gamma, published=published), size, expected)
 
 
 @pytest.mark.parametrize(("size", "sampled"), [(1, 1), (2, 1), (2, 2), (4, 3), (5, 2), (5, None)])
 @pytest.mark.parametrize("gamma", [GAMMA, None])
 @pytest.mark.parametrize("period", [1, 7])
-def test_episode_plus(size, sampled, period, gamma):
-    strategy = fs.EpisodePlus(period=period, gamma=gamma, sampled=sampled)
+@pytest.mark.parametrize("published", [False, True])
+def test_episode_plus(size, sampled, period, gamma, published):
+    strategy = fs.EpisodePlus(period=period, gamma=gamma, sampled=sampled, published=published)
     samples = [strategy.sample(round, size) for round in range(STEPS)]
     assert all(len(sample) == sampled or len(sample) == size for sample in samples)
     cap = gamma or "usual"
-    expected, everyone, own = oracles.episode_plus(np.zeros(6), gradients_of(size), STEPS, ETA, period, cap, samples)
+    start, gradients = np.zeros(6), gradients_of(size)
+    expected, everyone, own = oracles.episode_plus(start, gradients, STEPS, ETA, period, cap, samples, published)
     np.testing.assert_allclose(everyone, np.mean(own, axis=0), rtol=1e-9, atol=1e-12)
     check(strategy, size, expected)

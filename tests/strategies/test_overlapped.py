@@ -84,8 +84,11 @@ def test_cocod_and_overlap_local_sgd(size, period, steps):
     check(fs.CoCoD(period=period), size, steps, oracles.cocod(start, gradients_of(size), steps, ETA, period, 0.5))
     published = oracles.cocod(start, gradients_of(size), steps, ETA, period, 1.0)
     check(fs.CoCoD(period=period, pull=1.0), size, steps, published)
-    expected = oracles.overlap_local_sgd(start, gradients_of(size), steps, ETA, period, 0.6, 0.7)
+    expected = oracles.overlap_local_sgd(start, gradients_of(size), steps, ETA, period, 0.5, 0.3)
     check(fs.OverlapLocalSGD(period=period), size, steps, expected)
+    published = oracles.overlap_local_sgd(start, gradients_of(size), steps, ETA, period, 0.6, 0.7, published=True)
+    strategy = fs.OverlapLocalSGD(period=period, pull=0.6, anchor_momentum=0.7, published=True)
+    check(strategy, size, steps, published)
 
 
 @pytest.mark.parametrize("steps", [1, 13, 28])

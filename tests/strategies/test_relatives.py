@@ -52,20 +52,27 @@ def assert_models(trace, expected):
 # The equations -------------------------------------------------------------------------------------------------------
 
 
+OVERLAPPED = pytest.mark.parametrize("overlap", [False, True])
+
+
+@OVERLAPPED
 @pytest.mark.parametrize("size", [1, 2, 5])
-def test_gossip(size):
-    expected = oracles.gossip(START, gradients_of(size), STEPS, ETA, oracles.ring(size))
-    assert_models(run(fs.Gossip(), size), expected)
+def test_gossip(size, overlap):
+    expected = oracles.gossip(START, gradients_of(size), STEPS, ETA, oracles.ring(size), overlap=overlap)
+    assert_models(run(fs.Gossip(overlap=overlap), size), expected)
 
 
-def test_gossip_in_few_bits():
-    expected = oracles.gossip(START, gradients_of(5), STEPS, ETA, oracles.ring(5), oracles.half)
-    assert_models(run(fs.Gossip(codec=HALF), 5), expected)
+@OVERLAPPED
+def test_gossip_in_few_bits(overlap):
+    expected = oracles.gossip(START, gradients_of(5), STEPS, ETA, oracles.ring(5), oracles.half, overlap=overlap)
+    assert_models(run(fs.Gossip(codec=HALF, overlap=overlap), 5), expected)
 
 
-def test_gossip_over_unequal_edges_with_weight_decay():
-    expected = oracles.gossip(START, gradients_of(5), STEPS, ETA, oracles.star(5), decay=0.3)
-    assert_models(run(fs.Gossip(topology=fs.Star()), 5, optimizer=partial(SGD, weight_decay=0.3)), expected)
+@OVERLAPPED
+def test_gossip_over_unequal_edges_with_weight_decay(overlap):
+    expected = oracles.gossip(START, gradients_of(5), STEPS, ETA, oracles.star(5), decay=0.3, overlap=overlap)
+    strategy = fs.Gossip(topology=fs.Star(), overlap=overlap)
+    assert_models(run(strategy, 5, optimizer=partial(SGD, weight_decay=0.3)), expected)
 
 
 @pytest.mark.parametrize("gamma", [0.3, 1.0])
@@ -97,19 +104,22 @@ class Lopsided(fs.SGP):
         await super().run(node)
 
 
+@OVERLAPPED
 @pytest.mark.parametrize("size", [1, 2, 4, 5, 6])
-def test_gradient_push(size):
-    expected, _, weights = oracles.gradient_push(START, gradients_of(size), STEPS, ETA, oracles.halves_to_powers_of_two)
+def test_gradient_push(size, overlap):
+    graph = oracles.halves_to_powers_of_two
+    expected, _, weights = oracles.gradient_push(START, gradients_of(size), STEPS, ETA, graph, overlap)
     np.testing.assert_allclose(weights, 1.0)
-    assert_models(run(fs.SGP(), size), expected)
+    assert_models(run(fs.SGP(overlap=overlap), size), expected)
 
 
+@OVERLAPPED
 @pytest.mark.parametrize("size", [2, 3, 6])
-def test_gradient_push_where_weights_matter(size):
+def test_gradient_push_where_weights_matter(size, overlap):
     nodes = []
-    expected, xs, weights = oracles.gradient_push(START, gradients_of(size), STEPS, ETA, oracles.all_to_node_0)
+    expected, xs, weights = oracles.gradient_push(START, gradients_of(size), STEPS, ETA, oracles.all_to_node_0, overlap)
     assert size == 2 or np.ptp(weights) > 0.3
-    assert_models(run(Lopsided(nodes=nodes), size), expected)
+    assert_models(run(Lopsided(nodes=nodes, overlap=overlap), size), expected)
     mass = {node.rank: node.kept["mass"] for node in nodes}
     for rank in range(size):
         np.testing.assert_allclose(mass[rank].numpy(), [*xs[rank], *weights[rank]], rtol=1e-12, atol=1e-12)
@@ -229,7 +239,7 @@ def mixed(codec, topology=fs.Ring(), period=2):
 
 @SLOPES_DIFFER
 @pytest.mark.parametrize("codec", OF_MODELS, ids=repr)
-@pytest.mark.parametrize("kind", [fs.Gossip, fs.ADPSGD, SUMMING_NOLOCO, mixed])
+@pytest.mark.parametrize("kind", [fs.Gossip, partial(fs.Gossip, overlap=True), fs.ADPSGD, SUMMING_NOLOCO, mixed])
 def test_every_gradient_enters_once_whatever_the_codec_does(kind, codec):
     assert_every_gradient_entered_once(run(kind(codec=codec), 5, Slope()), 5)
 
@@ -239,9 +249,10 @@ def test_every_gradient_enters_once_whatever_a_codec_of_changes_does(codec):
     assert_every_gradient_entered_once(run(fs.Choco(codec=codec), 5, Slope()), 5)
 
 
+@OVERLAPPED
 @pytest.mark.parametrize("size", [1, 2, 5, 6])
-def test_gradient_push_loses_nothing(size):
-    assert_every_gradient_entered_once(run(fs.SGP(), size, Slope()), size)
+def test_gradient_push_loses_nothing(size, overlap):
+    assert_every_gradient_entered_once(run(fs.SGP(overlap=overlap), size, Slope()), size)
 
 
 @pytest.mark.parametrize(
@@ -354,7 +365,11 @@ class Pulled:
 # Time ----------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("strategy", "hidden"), [(fs.Gossip(), True), (fs.SGP(), True), (fs.Choco(), False)], ids=repr)
+HIDDEN = {fs.Gossip(): False, fs.SGP(): False, fs.Choco(): False}
+HIDDEN |= {fs.Gossip(overlap=True): True, fs.SGP(overlap=True): True}
+
+
+@pytest.mark.parametrize(("strategy", "hidden"), HIDDEN.items(), ids=repr)
 def test_messages_travel_while_the_gradient_is_computed(strategy, hidden):
     clock = {
         "network": fs.Network(bandwidth="1 Gbit/s", latency="6 ms"),
@@ -391,10 +406,13 @@ def test_a_dead_partner_is_passed_over_and_the_rest_go_on():
 PLACES = {
     "Gossip": fs.Gossip(),
     "Gossip coded": fs.Gossip(codec=fs.Stochastic(bits=8)),
+    "Gossip coded, overlapped": fs.Gossip(codec=fs.Stochastic(bits=8), overlap=True),
     "Gossip in a lattice": fs.Gossip(codec=fs.Modular(bits=8), topology=Turning()),
+    "Gossip in a lattice, overlapped": fs.Gossip(codec=fs.Modular(bits=8), topology=Turning(), overlap=True),
     "mixed in a lattice": mixed(fs.Modular(bits=8)),
     "Choco": fs.Choco(codec=fs.Stochastic(bits=4)),
     "SGP": fs.SGP(),
+    "SGP, overlapped": fs.SGP(overlap=True),
     "NoLoCo": fs.NoLoCo(period=7),
     "NoLoCo coded": fs.NoLoCo(period=7, codec=fs.Modular(bits=8)),
 }
@@ -412,9 +430,9 @@ def assert_agree(name, backend):
         assert difference <= 1e-6
     for a, b in zip(virtual.rows, real.rows, strict=True):
         assert a.step == b.step
-        # While a row is recorded the next round is under way. In a lattice every node tells its partner of that round
-        # that it could read what came: on real processes it has come by then, or not.
-        words = range(5) if name == "Gossip in a lattice" else (0,)
+        # While a row is recorded the next round may be under way. In a lattice every node tells its partner of that
+        # round that it could read what came: on real processes it has come by then, or not.
+        words = range(5) if name == "Gossip in a lattice, overlapped" else (0,)
         assert abs(a.bytes - b.bytes) in [count * NOTHING.nbytes / 4 for count in words]
         assert a.loss == pytest.approx(b.loss, rel=1e-6)
     for a, b in zip(virtual.nodes, real.nodes, strict=True):
@@ -436,8 +454,10 @@ def test_processes_agree_with_the_simulator(name):
 
 IN_LOOPS = {
     "Gossip": fs.Gossip(),
+    "Gossip, overlapped": fs.Gossip(overlap=True),
     "Choco": fs.Choco(codec=fs.Stochastic(bits=4)),
     "SGP": fs.SGP(),
+    "SGP, overlapped": fs.SGP(overlap=True),
     "ADPSGD": fs.ADPSGD(),
     "NoLoCo": fs.NoLoCo(period=10),
 }
@@ -504,7 +524,7 @@ def test_alone_it_is_the_loop_without_the_line_and_batch_norm_moves_on(name, opt
         torch.testing.assert_close(one, other, msg=name, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["Gossip", "SGP", "ADPSGD"])
+@pytest.mark.parametrize("name", ["Gossip", "Gossip, overlapped", "SGP", "SGP, overlapped", "ADPSGD"])
 def test_batch_norm_moves_on_together_too(name):
     """Models that travel while the forward pass changes statistics must not undo that change."""
 
@@ -531,7 +551,9 @@ class Interrupted(RuntimeError):
 RESUMED = {
     "Gossip": fs.Gossip(),
     "Gossip at random": fs.Gossip(codec=fs.Stochastic(bits=6)),
+    "Gossip at random, overlapped": fs.Gossip(codec=fs.Stochastic(bits=6), overlap=True),
     "Gossip in a lattice": fs.Gossip(codec=fs.Modular(bits=8)),
+    "Gossip in a lattice, overlapped": fs.Gossip(codec=fs.Modular(bits=8), overlap=True),
     "Gossip in a lattice, in turns": fs.Gossip(codec=fs.Modular(bits=4), topology=Turning()),
     "mixed in a lattice": mixed(fs.Modular(bits=6)),
     "Choco": fs.Choco(codec=fs.Stochastic(bits=4)),
