@@ -1,11 +1,11 @@
 """What every strategy gives with no argument but its period: is it better than not using it?
 
 Five ordinary trainings (a GPT with AdamW, an LSTM with SGD, unclipped and clipped, a ResNet with momentum, logistic
-regression), learning rates tuned for one node alone and used as they are, on 2, 4 and 8 virtual nodes, over three seeds. Beside every row:
-one node alone with as many steps per node, and DataParallel with as many samples. "kept" is the share of DataParallel's
-gain over one node alone that is left: 1 is as good as DataParallel, below 0 is worse than training alone. No row is
-left out unless --only asks for some. With --rates, every row may choose its rate from one grid, on the largest number
-of nodes.
+regression), learning rates tuned for one node alone and used as they are, on 2, 4 and 8 virtual nodes, over three
+seeds. Beside every row: one node alone with as many steps per node, and DataParallel with as many samples. "kept" is
+the share of DataParallel's gain over one node alone that is left: 1 is as good as DataParallel, below 0 is worse than
+training alone. No row is left out unless --only asks for some. With --rates, every row may choose its rate from one
+grid, on the largest number of nodes.
 
 Bars: every row ends below one node alone; the best row that sends a sixteenth of DataParallel's bytes keeps half.
 """

@@ -24,7 +24,8 @@ def model(topics: int, seed: int, objective: str, threads: int, **other: Any) ->
     """Ours with the settings found on the validation part."""
     chosen = {"vb": settings.VB, "map": settings.MAP, "cvb0": settings.CVB0}[objective]
     passes = settings.PASSES[objective]
-    return LDA(topics, random_state=seed, n_jobs=threads, **{"max_iter": passes, **chosen, **other})
+    settled = {"objective": objective, "max_iter": passes, **chosen, **other}
+    return LDA(topics, random_state=seed, n_jobs=threads, **settled)
 
 
 def curve(train: Any, held_out: Completion, made: LDA) -> Curve:

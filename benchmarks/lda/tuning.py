@@ -52,7 +52,8 @@ def tuned(split: Split, names: list[str]) -> Iterator[dict[str, Any]]:
 
 def _score(name: str, chosen: dict[str, Any], split: Split) -> float:
     if name in ("vb", "map", "cvb0"):
-        model = LDA(TOPICS, random_state=SEED, max_iter=settings.PASSES[name], **chosen).fit(split.train)
+        settled = {"objective": name, "max_iter": settings.PASSES[name], **chosen}
+        model = LDA(TOPICS, random_state=SEED, **settled).fit(split.train)
         return split.validation.of_topics(model.topics_)
     train = {"gensim": peers.gensim, "tomotopy": peers.tomotopy}[name]
     passes = {} if name == "gensim" else {"passes": 60}

@@ -29,7 +29,20 @@ Nodes = Annotated[int, Option(help="Processes that learn from documents of their
 Passes = Annotated[int, Option(help="How often every document is seen.")]
 Batch = Annotated[int, Option(help="Documents per step.")]
 Goal = Annotated[
-    Objective, Option(help="vb: variational Bayes; map: its digamma-free relative, often better; cvb0: often best.")
+    Objective,
+    Option(help="cvb0: foresees best; map: nearly as well, and fastest; vb: variational Bayes, as usual."),
+]
+DocPrior = Annotated[
+    float | None,
+    Option(
+        help="How many words of every topic a document has before it is read; unless given it is learned, for each "
+        "topic (vb: 1 / topics).",
+        show_default=False,
+    ),
+]
+WordPrior = Annotated[
+    float | None,
+    Option(help="How often every word is in a topic before it is learned (1 / topics).", show_default=False),
 ]
 HeldOut = Annotated[float, Option(help="Share of documents to score with and not to learn from.")]
 Seed = Annotated[int, Option(help="One seed and one job, one outcome.")]

@@ -21,13 +21,12 @@ _HALF_LOG_2_PI = 0.5 * math.log(2 * math.pi)
 
 
 def documents_bound(
-    topics: Topics, starts: Any, words: Any, counts: Any, gamma: NDArray[np.floating[Any]], alpha: float
+    topics: Topics, starts: Any, words: Any, counts: Any, gamma: NDArray[np.floating[Any]], alpha: NDArray[Any]
 ) -> float:
     """The first two terms, for documents in compressed rows whose topics are ``gamma``."""
     total = topics.totals + topics.prior * topics.n_words
-    return float(
-        _documents(topics.settle(), topics.prior, total, starts, words, counts, gamma.astype(np.float64), alpha)
-    )
+    gamma, alpha = gamma.astype(np.float64), alpha.astype(np.float64)
+    return float(_documents(topics.settle(), topics.prior, total, starts, words, counts, gamma, alpha))
 
 
 def topics_bound(topics: Topics) -> float:
@@ -81,6 +80,9 @@ def _documents(rows: Any, prior: Any, total: Any, starts: Any, words: Any, count
     powers = np.exp(logs)
     for k in range(topics):
         log_total[k] = psi(total[k])
+    log_alpha = np.empty(topics)
+    for k in range(topics):
+        log_alpha[k] = math.lgamma(alpha[k])
     score = 0.0
     for d in range(len(gamma)):
         whole = 0.0
@@ -90,10 +92,10 @@ def _documents(rows: Any, prior: Any, total: Any, starts: Any, words: Any, count
         for k in range(topics):
             log_mean, log_gamma = psi_and_log_gamma(gamma[d, k])
             elog = log_mean - log_whole
-            score += (alpha - gamma[d, k]) * elog + log_gamma
+            score += (alpha[k] - gamma[d, k]) * elog + log_gamma - log_alpha[k]
             about[k] = elog - log_total[k]
             weight[k] = math.exp(about[k])
-        score += math.lgamma(alpha * topics) - math.lgamma(whole) - topics * math.lgamma(alpha)
+        score += math.lgamma(alpha.sum()) - math.lgamma(whole)
         for j in range(starts[d], starts[d + 1]):
             s, likely = slots[words[j]], 0.0
             for k in range(topics):

@@ -48,8 +48,8 @@ def collapsed_round(side: Any, said: Any, alpha: Any, now: Any, shares: Any, nor
         for j in range(length):
             shares[a, j] *= norms[j]
             mass += said[j] * shares[a, j]
-        moved += abs(alpha + mass - now[a])
-        now[a] = alpha + mass
+        moved += abs(alpha[a] + mass - now[a])
+        now[a] = alpha[a] + mass
     return moved
 
 

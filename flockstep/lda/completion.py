@@ -50,8 +50,8 @@ class Completion:
             raise ValueError("Completion.documents must have words to foresee, got none")
         self._words = np.unique(np.concatenate([self._seen.words, self._hidden.words]))
 
-    def perplexity(self, rows: Rows) -> float:
-        """exp(-mean log-probability of the hidden tokens); lower is better."""
+    def perplexity(self, rows: Rows, alpha: ArrayLike | None = None) -> float:
+        """exp(-mean log-probability of the hidden tokens), lower is better; ``alpha``: of the model itself."""
         slots = np.full(self.n_words, -1, np.int32)
         slots[self._words] = np.arange(self._words.size)
         block = np.maximum(rows(self._words), np.float32(_LEAST)).astype(np.float32)
@@ -66,7 +66,7 @@ class Completion:
             slots,
             block,
             one,
-            np.float32(self.alpha),
+            np.array(np.broadcast_to(np.asarray(self.alpha if alpha is None else alpha, np.float32), topics)),
             False,
             False,
             _ROUNDS,
@@ -82,18 +82,20 @@ class Completion:
         hidden = self._hidden
         return math.exp(-_log_likelihood(hidden.starts, hidden.words, hidden.counts, slots, block, theta) / self.tokens)
 
-    def of_components(self, components: ArrayLike) -> float:
+    def of_components(self, components: ArrayLike, alpha: ArrayLike | None = None) -> float:
         """The perplexity of topics by words, each row divided by its sum."""
         table = np.asarray(components)
         if table.ndim != 2 or table.shape[1] != self.n_words:
             raise ValueError(f"components must have {self.n_words} columns, one per word, got shape {table.shape}")
         total = table.sum(1, dtype=np.float64)
-        return self.perplexity(lambda words: np.ascontiguousarray((table[:, words] / total[:, None]).T, np.float32))
+        return self.perplexity(
+            lambda words: np.ascontiguousarray((table[:, words] / total[:, None]).T, np.float32), alpha
+        )
 
-    def of_topics(self, topics: Topics) -> float:
+    def of_topics(self, topics: Topics, alpha: ArrayLike | None = None) -> float:
         """The perplexity of topics in training, without building their table."""
         total = (topics.totals + topics.prior * topics.n_words).astype(np.float32)
-        return self.perplexity(lambda words: (topics.counts(words) + np.float32(topics.prior)) / total)
+        return self.perplexity(lambda words: (topics.counts(words) + np.float32(topics.prior)) / total, alpha)
 
 
 def _with(matrix: Any, counts: NDArray[Any]) -> Corpus:

@@ -44,7 +44,6 @@ def infer(
     """Fit ``gamma`` from where it is, in the row that ``places`` has for each chosen document; add to ``statistics``.
 
     ``block`` has a row of topic weights per slot and ``slots`` the slot of every word; ``factor`` belongs to topics.
-    Statistics still lack the factor ``block``. Returns the rounds taken in all.
     """
     topics = factor.size
     most = 1
@@ -56,7 +55,7 @@ def infer(
     kept = np.empty(topics * most if collapsed else 0, np.float32)
     rows = np.empty(most, np.int64)
     small, small_scale = np.empty(topics, np.float32), np.empty(topics, np.float32)
-    small_factor = np.empty(topics, np.float32)
+    small_factor, small_alpha = np.empty(topics, np.float32), np.empty(topics, np.float32)
     limit = tolerance * np.float32(topics)
     total = 0
     for d in range(chosen.size):
@@ -73,14 +72,17 @@ def infer(
             taken += 1
         count = 0
         for k in range(topics):
-            if mine[k] - alpha > negligible:
+            if mine[k] - alpha[k] > negligible:
                 active[count] = k
                 count += 1
             else:
-                mine[k] = alpha
+                mine[k] = alpha[k]
         few = active[:count]
         side = packed[: count * length].reshape(count, length)
         now, weight, part = small[:count], small_scale[:count], small_factor[:count]
+        before = small_alpha[:count]
+        for a in range(count):
+            before[a] = alpha[few[a]]
         _pack(block, rows[:length], few, mine, scale, factor, side, now, weight, part)
         shares = kept[: count * length if collapsed else 0].reshape(count if collapsed else 0, length)
         if collapsed:
@@ -89,9 +91,9 @@ def infer(
             moved = limit + np.float32(1)
         while taken < rounds and moved >= limit:
             if collapsed:
-                moved = collapsed_round(side, said, alpha, now, shares, norms[:length])
+                moved = collapsed_round(side, said, before, now, shares, norms[:length])
             else:
-                moved = _small_round(side, said, weight, alpha, now, norms[:length])
+                moved = _small_round(side, said, weight, before, now, norms[:length])
                 weights(now, part, vb, weight)
             taken += 1
         for a in range(count):
@@ -120,7 +122,7 @@ def _full_round(block: Any, rows: Any, said: Any, scale: Any, alpha: Any, mine: 
             mass[k] += share * row[k]
     moved = np.float32(0)
     for k in range(topics):
-        fresh = alpha + scale[k] * mass[k]
+        fresh = alpha[k] + scale[k] * mass[k]
         moved += abs(fresh - mine[k])
         mine[k] = fresh
     return moved
@@ -149,7 +151,7 @@ def _small_round(side: Any, said: Any, weight: Any, alpha: Any, now: Any, norms:
         mass = np.float32(0)
         for j in range(length):
             mass += norms[j] * side[a, j]
-        fresh = alpha + weight[a] * mass
+        fresh = alpha[a] + weight[a] * mass
         moved += abs(fresh - now[a])
         now[a] = fresh
     return moved

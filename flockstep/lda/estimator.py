@@ -18,8 +18,9 @@ from flockstep.lda.corpora import Corpus, Supply
 from flockstep.lda.learner import Rules
 from flockstep.lda.measure import bound_perplexity, likelihood_bound, mixtures
 from flockstep.lda.passes import Asked, Looks, Patience, run_passes
+from flockstep.lda.priors import first_prior, patience
 from flockstep.lda.progress import Watch, compile_loops
-from flockstep.lda.settings import CONSTRAINTS, FOUND_BEST
+from flockstep.lda.settings import CONSTRAINTS, found_best
 from flockstep.lda.streams import Blocks, Stream
 from flockstep.lda.topics import Topics
 from flockstep.lda.training import Schedule, Trainer, usable_batch
@@ -36,9 +37,9 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
     Parameters
     ----------
     n_components : number of topics.
-    objective : "vb" (variational Bayes, as scikit-learn's), "map" (no digamma function; usually foresees better, and is
-        the fastest) or "cvb0" (the same without words that confirm themselves; usually foresees best).
-    doc_topic_prior, topic_word_prior : default 1 / n_components.
+    objective : "cvb0" (foresees best), "map" (fastest) or "vb" (variational Bayes, for scikit-learn's numbers).
+    doc_topic_prior : a number, one for each topic, or "auto" (learned for each); default "auto", for "vb" 1 / topics.
+    topic_word_prior : default 1 / n_components.
     batch_size : documents per update; less is used where the threads' batches would be over a quarter of the corpus.
     learning_decay, learning_offset : the rate of update t is (t + offset) ** -decay; default 0.5 and 10 for "vb", 0.6
         and 1 for the others.
@@ -70,8 +71,8 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
         self,
         n_components: int = 10,
         *,
-        objective: str = "vb",
-        doc_topic_prior: float | None = None,
+        objective: str = "cvb0",
+        doc_topic_prior: float | ArrayLike | str | None = None,
         topic_word_prior: float | None = None,
         batch_size: int = 1024,
         learning_decay: float | None = None,
@@ -115,7 +116,7 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
         looks = self._looks(eval_docs)
         self.batch_size_ = usable_batch(self.batch_size, threads=self._threads, documents=source.n_documents)
         passes = self.max_iter if source.again else min(1, self.max_iter)
-        trainer = self._trainer()
+        trainer = self._trainer(patience(source.n_documents, passes * source.n_documents))
         with Watch(shown=bool(self.verbose), documents=source.n_documents * passes) as watch:
             each = (source.batches(self.batch_size_, self._rng) for _ in range(passes))
             outcome = run_passes(trainer, each, of=source.n_documents, looks=looks, watch=watch, stop=stop)
@@ -134,7 +135,7 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
         if first:
             self._begin(source.n_features)
         self.batch_size_ = usable_batch(self.batch_size, threads=self._threads, documents=self.total_samples)
-        trainer = self._trainer()
+        trainer = self._trainer(patience(self.total_samples, self.total_samples))
         trainer.run(source.batches(self.batch_size_, self._rng, shuffle=False), of=self.total_samples)
         self.n_batch_iter_ = trainer.schedule.done + 1
         return self
@@ -176,10 +177,16 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
         given = np.asarray(value, np.float32)
         if given.ndim != 2 or not (given > 0).all():
             raise ValueError("LDA.components_ must be a table of positive numbers, topics by words")
-        self._set_priors()
+        if "_prior" not in vars(self) or self._prior.alpha.size != len(given):
+            self._set_priors()
         rows = np.ascontiguousarray(given.T) - np.float32(self.topic_word_prior_)
         self.topics_ = Topics(rows, prior=self.topic_word_prior_, objective=self.objective)
         self.n_features_in_ = given.shape[1]
+
+    @property
+    def doc_topic_prior_(self) -> float | NDArray[np.float32]:
+        """One number, or one for each topic."""
+        return self._prior.told()
 
     def _perplexity(self, corpus: Corpus, *, ratio: float) -> float:
         return bound_perplexity(self.topics_, corpus, self._rules(), threads=self._threads, ratio=ratio)
@@ -223,9 +230,9 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
         )
 
     def _set_priors(self) -> None:
-        even = 1 / self.n_components
-        self.doc_topic_prior_ = even if self.doc_topic_prior is None else float(self.doc_topic_prior)
-        self.topic_word_prior_ = even if self.topic_word_prior is None else float(self.topic_word_prior)
+        self._prior = first_prior(self.doc_topic_prior, self.n_components, objective=self.objective)
+        given = self.topic_word_prior
+        self.topic_word_prior_ = 1 / self.n_components if given is None else float(given)
 
     @property
     def _threads(self) -> int:
@@ -233,24 +240,18 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
 
     def _rules(self) -> Rules:
         """Outside training a document is looked at longer."""
-        return Rules(alpha=self.doc_topic_prior_, tolerance=self.mean_change_tol / 10, negligible=1e-3)
+        return Rules(alpha=self._prior.alpha, tolerance=self.mean_change_tol / 10, negligible=1e-3)
 
-    def _trainer(self) -> Trainer:
-        decay, offset, rounds = FOUND_BEST[self.objective]
-        schedule = Schedule(
-            decay=decay if self.learning_decay is None else self.learning_decay,
-            offset=offset if self.learning_offset is None else self.learning_offset,
-            delay=self.learning_delay,
-            done=self.n_batch_iter_ - 1,
-        )
-        rounds = rounds if self.max_doc_update_iter is None else self.max_doc_update_iter
-        rules = Rules(alpha=self.doc_topic_prior_, rounds=rounds, tolerance=self.mean_change_tol)
-        return Trainer(self.topics_, rules, schedule, threads=self._threads)
+    def _trainer(self, after: float) -> Trainer:
+        given = self.learning_decay, self.learning_offset, self.max_doc_update_iter
+        decay, offset, rounds = found_best(self.objective, *given)
+        schedule = Schedule(decay=decay, offset=offset, delay=self.learning_delay, done=self.n_batch_iter_ - 1)
+        rules = Rules(alpha=self._prior.alpha, rounds=rounds, tolerance=self.mean_change_tol, patience=after)
+        return Trainer(self.topics_, rules, schedule, threads=self._threads, prior=self._prior)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.input_tags.positive_only = True
-        tags.input_tags.sparse = True
+        tags.input_tags.positive_only = tags.input_tags.sparse = True
         tags.transformer_tags.preserves_dtype = ["float32", "float64"]
         return tags
 

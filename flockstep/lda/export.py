@@ -47,7 +47,7 @@ def to_gensim(model: Any, vocabulary: Iterable[str] | None = None) -> Any:
     made = LdaModel(
         num_topics=topics,
         id2word=dict(enumerate(words)),
-        alpha=np.full(topics, float(model.doc_topic_prior_)),
+        alpha=np.array(np.broadcast_to(model.doc_topic_prior_, topics), np.float64),
         eta=prior,
         dtype=np.float64,
     )

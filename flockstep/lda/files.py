@@ -23,10 +23,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from flockstep.lda.estimator import LDA
+from flockstep.lda.priors import MixturePrior
 from flockstep.lda.topics import Topics
 from flockstep.lda.words import words_of
 
-_FORMAT, _VERSION = "flockstep.lda", 1
+_FORMAT, _VERSION = "flockstep.lda", 2
 _PLAIN, _TENSORS, _WORDS = "model.json", "model.safetensors", "vocabulary.txt"
 _PIECE = 2**20
 
@@ -58,7 +59,9 @@ def save(
     learned, arrays, random = _learned(model)
     # Under other names first, so that an interrupted save leaves the old model as it was.
     new = {name: folder / f"{name}.new" for name in (_TENSORS, *[_WORDS] * (words is not None), _PLAIN)}
-    save_file({"rows": model.topics_.settle(), "totals": model.topics_.totals, **arrays}, new[_TENSORS])
+    prior = model._prior
+    arrays |= {"rows": model.topics_.settle(), "totals": model.topics_.totals, "alpha": prior.alpha, **prior.window()}
+    save_file(arrays, new[_TENSORS])
     if words is not None:
         new[_WORDS].write_bytes(_lines(words))
     settings, left_out = _plain_only(model.get_params(deep=False))
@@ -71,6 +74,7 @@ def save(
         "settings": settings,
         "settings_left_out": left_out,
         "learned": learned,
+        "prior": {"learned": prior.learned, "seen": prior.seen},
         "random": random,
         "named": named,
         "text": None if text is None else dict(text),
@@ -119,7 +123,7 @@ def _told(folder: Path) -> dict[str, Any]:
         raise ValueError(f"{path} is not the file of a topic model of ours")
     if told.get("version") != _VERSION:
         raise ValueError(f"{path} has version {told.get('version')!r} of the format; this flockstep reads {_VERSION}")
-    missing = {"topics", "words", "settings", "learned", "random", "named", "text", "checksums"} - set(told)
+    missing = {"topics", "words", "settings", "learned", "prior", "random", "named", "text", "checksums"} - set(told)
     if missing or _TENSORS not in told["checksums"]:
         raise ValueError(f"{path} is damaged: it lacks {', '.join(sorted(missing)) or _TENSORS}")
     return told
@@ -136,6 +140,9 @@ def _rebuilt(folder: Path, told: dict[str, Any], words: list[str] | None) -> LDA
     topics = Topics(arrays.pop("rows"), prior=model.topic_word_prior_, objective=model.objective)
     topics.totals = arrays.pop("totals")
     model.topics_ = topics
+    model._prior = MixturePrior(arrays.pop("alpha"), learned=bool(told["prior"]["learned"]))
+    model._prior.seen = int(told["prior"]["seen"])
+    model._prior.look_at(arrays)
     for name, array in arrays.items():
         setattr(model, name, array)
     for name, state in told["random"].items():
@@ -154,7 +161,7 @@ def _arrays(path: Path, *, topics: int, words: int) -> dict[str, NDArray[Any]]:
     except SafetensorError as error:
         raise ValueError(f"{path} is damaged: {error}") from None
     found = {name: array.shape for name, array in arrays.items()}
-    if found.get("rows") != (words, topics) or found.get("totals") != (topics,):
+    if found.get("rows") != (words, topics) or found.get("totals") != (topics,) or found.get("alpha") != (topics,):
         raise ValueError(f"{path} does not hold {words} words by {topics} topics, but {found}")
     return arrays
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from flockstep.lda.documents import infer
 from flockstep.lda.expectations import compiled
+from flockstep.lda.priors import MixturePrior
 from flockstep.lda.topics import Floats, Topics, Update, Words
 
 
@@ -19,7 +20,8 @@ from flockstep.lda.topics import Floats, Topics, Update, Words
 class Rules:
     """When a document's topics are known well enough."""
 
-    alpha: float
+    alpha: float | Floats
+    """Of every topic, or of each."""
     full_rounds: int = 4
     """Rounds over all topics before those with next to none of the document are dropped."""
     rounds: int = 100
@@ -27,6 +29,8 @@ class Rules:
     """Stop when the mean change over topics is below."""
     negligible: float = 1e-2
     """A topic with fewer expected words of the document than this is dropped."""
+    patience: float = 0.0
+    """How many documents are seen before alpha is learned from them, where it is."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,8 +50,11 @@ class Batch:
 class Learner:
     """Scratch memory of one thread, as large as its largest batch needs; never words by topics."""
 
-    def __init__(self, topics: Topics, rules: Rules) -> None:
+    def __init__(self, topics: Topics, rules: Rules, prior: MixturePrior | None = None) -> None:
+        """``prior`` is learned from what is learned from; without, ``rules.alpha`` stays."""
         self._topics, self._rules = topics, rules
+        fixed = np.broadcast_to(np.float32(rules.alpha), topics.n_topics)
+        self._prior = MixturePrior(fixed, learned=False) if prior is None else prior
         self._slots = np.full(topics.n_words, -1, np.int32)
         self._block = np.empty((0, topics.n_topics), np.float32)
         self._statistics = np.empty((0, topics.n_topics), np.float32)
@@ -56,11 +63,14 @@ class Learner:
 
     def infer(self, batch: Batch) -> None:
         """Fit ``batch.memory`` to the topics as they are."""
-        self._run(batch, learn=False)
+        self._run(batch, self._prior.alpha, learn=False)
 
     def learn(self, batch: Batch, *, rate: float, of: float) -> Update:
         """The update of one batch that stands for ``of`` documents; its arrays are lent until the next call."""
-        words, block, statistics = self._run(batch, learn=True)
+        alpha = self._prior.alpha
+        words, block, statistics = self._run(batch, alpha, learn=True)
+        if batch.memory is None:
+            self._prior.take(self._gamma[: batch.chosen.size], alpha, after=self._rules.patience)
         totals = np.zeros(self._topics.n_topics)
         _complete(block, statistics, np.float32(rate * of / batch.chosen.size), totals)
         log_decay = math.log1p(-rate) if rate < 1 else -math.inf
@@ -71,7 +81,7 @@ class Learner:
         weakref.finalize(update, self._spare.append, self._statistics).atexit = False
         self._statistics = self._spare.pop() if self._spare else np.empty((0, self._topics.n_topics), np.float32)
 
-    def _run(self, batch: Batch, *, learn: bool) -> tuple[Words, Floats, Floats]:
+    def _run(self, batch: Batch, alpha: Floats, *, learn: bool) -> tuple[Words, Floats, Floats]:
         words = _number(batch.starts, batch.words, batch.chosen, self._slots)
         self._block = _roomy(self._block, len(words))
         block, factor, rules = self._block[: len(words)], self._topics.factor(), self._rules
@@ -89,7 +99,7 @@ class Learner:
             self._slots,
             block,
             factor,
-            np.float32(rules.alpha),
+            alpha,
             self._topics.vb,
             self._topics.collapsed,
             rules.full_rounds,

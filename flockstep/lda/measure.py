@@ -38,11 +38,11 @@ def mixtures(topics: Topics, corpus: Corpus, rules: Rules, *, threads: int = 1) 
 
 def likelihood_bound(topics: Topics, corpus: Corpus, rules: Rules, *, threads: int = 1, ratio: float = 1.0) -> float:
     """The variational bound; documents count ``ratio`` times, topics once."""
-    total = 0.0
+    total, alpha = 0.0, np.broadcast_to(np.float64(rules.alpha), topics.n_topics)
     for first in range(0, len(corpus), _CHUNK):
         part = corpus.part(first, min(first + _CHUNK, len(corpus)))
         gamma = mixtures(topics, part, rules, threads=threads)
-        total += documents_bound(topics, part.starts, part.words, part.counts, gamma, rules.alpha)
+        total += documents_bound(topics, part.starts, part.words, part.counts, gamma, alpha)
     return total * ratio + topics_bound(topics)
 
 

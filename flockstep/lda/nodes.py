@@ -73,7 +73,8 @@ def fit_on_nodes(
         stop=stop,
     )
     # Where the server died, any other has learned nearly the same.
-    workload.fill(model, trace.models.get(strategy.server, next(iter(trace.models.values()))))
+    learned = [x for rank, x in trace.models.items() if strategy.server_trains or rank != strategy.server]
+    workload.fill(model, trace.models.get(strategy.server, next(iter(trace.models.values()))), priors_of=learned)
     _tell(
         model,
         trace,

@@ -107,7 +107,7 @@ def run_passes(
             break
         if looks.completion is None:
             continue
-        perplexity = looks.completion.of_topics(trainer.topics)
+        perplexity = looks.completion.of_topics(trainer.topics, trainer.alpha)
         scores.append(Score(documents=watch.done, seconds=spent, perplexity=perplexity))
         watch.scored(perplexity)
         if looks.patience.over(perplexity):

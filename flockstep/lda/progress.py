@@ -10,7 +10,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from flockstep.lda import bound, documents, expectations, learner, topics
+from flockstep.lda import bound, documents, expectations, learner, priors, topics
 
 log = logging.getLogger("flockstep")
 
@@ -68,13 +68,16 @@ def compile_loops(*, shown: bool) -> float:
 
 
 def _misses() -> int:
-    found = [value for part in (bound, documents, expectations, learner, topics) for value in vars(part).values()]
+    found = [
+        value for part in (bound, documents, expectations, learner, priors, topics) for value in vars(part).values()
+    ]
     return sum(sum(each.stats.cache_misses.values()) for each in found if hasattr(each, "stats"))
 
 
 def _run_once() -> None:
     table = topics.Topics(np.ones((3, 2), np.float32), prior=0.5)
-    each = learner.Learner(table, learner.Rules(alpha=0.5))
+    prior = priors.MixturePrior(np.full(2, 0.5), learned=True)
+    each = learner.Learner(table, learner.Rules(alpha=0.5), prior)
     batch = learner.Batch(
         starts=np.array([0, 1, 3]),
         words=np.array([0, 1, 2], np.int32),
@@ -83,5 +86,5 @@ def _run_once() -> None:
     )
     table.fold(each.learn(batch, rate=0.5, of=2))
     gamma = np.ones((2, 2), np.float32)
-    bound.documents_bound(table, batch.starts, batch.words, batch.counts, gamma, 0.5)
+    bound.documents_bound(table, batch.starts, batch.words, batch.counts, gamma, np.full(2, 0.5))
     bound.topics_bound(table)

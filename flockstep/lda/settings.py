@@ -13,7 +13,7 @@ FOUND_BEST = {"vb": (0.5, 10.0, 100), "map": (0.6, 1.0, 5), "cvb0": (0.6, 1.0, 1
 CONSTRAINTS: dict[str, list[Any]] = {
     "n_components": [Interval(Integral, 1, None, closed="left")],
     "objective": [StrOptions({"vb", "map", "cvb0"})],
-    "doc_topic_prior": [None, Interval(Real, 0, None, closed="neither")],
+    "doc_topic_prior": [None, StrOptions({"auto"}), "array-like", Interval(Real, 0, None, closed="neither")],
     "topic_word_prior": [None, Interval(Real, 0, None, closed="neither")],
     "batch_size": [Interval(Integral, 1, None, closed="left")],
     "learning_decay": [None, Interval(Real, 0, 1, closed="both")],
@@ -30,3 +30,15 @@ CONSTRAINTS: dict[str, list[Any]] = {
     "random_state": ["random_state"],
     "verbose": ["verbose"],
 }
+
+
+def found_best(
+    objective: str, decay: float | None, offset: float | None, rounds: int | None
+) -> tuple[float, float, int]:
+    """What is given, and for the rest what was found best."""
+    best = FOUND_BEST[objective]
+    return (
+        best[0] if decay is None else decay,
+        best[1] if offset is None else offset,
+        best[2] if rounds is None else rounds,
+    )

@@ -9,7 +9,8 @@ from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from typing import Protocol
 
 from flockstep.lda.learner import Batch, Learner, Rules
-from flockstep.lda.topics import Topics, Update
+from flockstep.lda.priors import MixturePrior
+from flockstep.lda.topics import Floats, Topics, Update
 
 Told = Callable[[int], None]
 """Called with the number of documents of every batch that was folded in."""
@@ -62,10 +63,23 @@ def usable_batch(batch_size: int, *, threads: int, documents: float) -> int:
 class Trainer:
     """Runs batches on a table of topics; scratch memory is kept from call to call."""
 
-    def __init__(self, topics: Topics, rules: Rules, schedule: Schedule, *, threads: int = 1) -> None:
-        self.topics, self.schedule = topics, schedule
-        self._learners = [Learner(topics, rules) for _ in range(threads)]
+    def __init__(
+        self,
+        topics: Topics,
+        rules: Rules,
+        schedule: Schedule,
+        *,
+        threads: int = 1,
+        prior: MixturePrior | None = None,
+    ) -> None:
+        self.topics, self.schedule, self._prior = topics, schedule, prior
+        self._learners = [Learner(topics, rules, prior) for _ in range(threads)]
         self._telling = threading.Lock()
+
+    @property
+    def alpha(self) -> Floats | None:
+        """The prior of documents' topics, where it is learned."""
+        return None if self._prior is None else self._prior.alpha
 
     def run(
         self, batches: Iterable[Batch], *, of: float, told: Told | None = None, recorder: Recorder | None = None

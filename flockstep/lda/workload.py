@@ -1,7 +1,8 @@
 """Topics as a workload for ``DPSVI``: documents dealt out to nodes, each with a table of topics of its own.
 
-A node's vector is its table: pseudo-counts of words by topics without the prior, as they were last written, and after
-them for each word the logarithm of what they have decayed since. A step learns from one batch, or with ``n_jobs``
+A node's vector is its table: pseudo-counts of words by topics without the prior, as they were last written; after them
+for each word the logarithm of what they have decayed since; and last, for each topic, its prior in documents, which
+every node learns from its own documents. A step learns from one batch, or with ``n_jobs``
 threads from one batch each, and writes into the vector itself; there is no gradient to add.
 """
 
@@ -10,7 +11,7 @@ from __future__ import annotations
 import copy
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -109,7 +110,9 @@ class TopicDocuments:
         rows = Topics.noisy(
             self.n_words, self.n_topics, prior=self.prior, objective="vb", rng=np.random.default_rng(self.seed)
         ).rows
-        return torch.from_numpy(np.concatenate([rows.ravel(), np.zeros(self.n_words, np.float32)]))
+        return torch.from_numpy(
+            np.concatenate([rows.ravel(), np.zeros(self.n_words, np.float32), self.model._prior.alpha])
+        )
 
     def gradient(self, x: Tensor, rng: np.random.Generator) -> Tensor:
         """Learn from the next batches, in ``x`` itself; nothing, to be added."""
@@ -122,14 +125,14 @@ class TopicDocuments:
 
     def loss(self, x: Tensor) -> float:
         """Perplexity of held-out documents. Of an average of nodes it is that of nearly their average."""
-        rows, aged = self._split(x.numpy())
+        rows, aged, alpha = self._split(x.numpy())
         factors = np.exp(aged)
         totals = (_sums(rows, factors) + self.prior * self.n_words).astype(np.float32)
 
         def probabilities(words: Words) -> Floats:
             return np.asarray((rows[words] * factors[words, None] + np.float32(self.prior)) / totals, np.float32)
 
-        return self._completion.perplexity(probabilities)
+        return self._completion.perplexity(probabilities, alpha)
 
     def shard(self, rank: int, size: int) -> Self:
         """Documents dealt at random, and a table of topics of its own."""
@@ -146,20 +149,22 @@ class TopicDocuments:
         self._part, self._parts, self._own = part, parts, None
         # Topics belong to a node: settings are shared, the object that holds both is not.
         self.model = copy.copy(self.model)
+        self.model._prior = copy.deepcopy(self.model._prior)
         self._trainer = self._batches = self.recorder = None
 
     def work_on(self, x: Tensor) -> Trainer:
         """Let a vector be the table that is learned in."""
         if self._trainer is None or self._x.ctypes.data != x.data_ptr():
             self._x = x.numpy()
-            rows, aged = self._split(self._x)
+            rows, aged, alpha = self._split(self._x)
+            self.model._prior.alpha = alpha.copy()
             self.model.topics_ = Topics(
                 rows, prior=self.prior, objective=self.model.objective, totals=_sums(rows, np.exp(aged))
             )
             # Nothing has decayed yet in a vector that somebody begins with, unless it is another node's.
             self.model.topics_.stamps[:] = -aged
             self.model.n_batch_iter_ = 1
-            trainer = self._trainer = self.model._trainer()
+            trainer = self._trainer = self.model._trainer(self.n_documents / self._parts)
             trainer.schedule = CommonSchedule.like(trainer.schedule)
         return self._trainer
 
@@ -184,22 +189,25 @@ class TopicDocuments:
         self.topics.settle()
         self._tell_ages()
 
-    def fill(self, model: LDA, x: Tensor) -> None:
-        """Make a vector's topics those of an estimator."""
-        rows, aged = self._split(x.numpy())
+    def fill(self, model: LDA, x: Tensor, *, priors_of: Sequence[Tensor] = ()) -> None:
+        """Make a vector's topics those of an estimator; each node has a prior of its own, and it gets their mean."""
+        rows, aged, _ = self._split(x.numpy())
         model.n_features_in_ = self.n_words
         model._set_priors()
+        model._prior.alpha = np.mean([self._split(each.numpy())[2] for each in priors_of or [x]], axis=0)
         model.topics_ = Topics(rows * np.exp(aged)[:, None], prior=self.prior, objective=model.objective)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_trainer": None, "_batches": None, "recorder": None, "_x": np.empty(0, np.float32)}
 
-    def _split(self, x: NDArray[Any]) -> tuple[Floats, Floats]:
+    def _split(self, x: NDArray[Any]) -> tuple[Floats, Floats, Floats]:
         cut = self.n_words * self.n_topics
-        return x[:cut].reshape(self.n_words, self.n_topics), x[cut:]
+        return x[:cut].reshape(self.n_words, self.n_topics), x[cut : cut + self.n_words], x[cut + self.n_words :]
 
     def _tell_ages(self) -> None:
-        self._split(self._x)[1][:] = self.topics.log_decay - self.topics.stamps
+        _, aged, alpha = self._split(self._x)
+        aged[:] = self.topics.log_decay - self.topics.stamps
+        alpha[:] = self.model._prior.alpha
 
     def _endless(self, rng: np.random.Generator) -> Iterator[Batch]:
         if self._own is None:

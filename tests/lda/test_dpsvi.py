@@ -35,7 +35,7 @@ def model(topics=5, **other):
 def table(workload, x):
     """n of a vector, in double precision."""
     cut = workload.n_words * workload.n_topics
-    rows, aged = np.split(x.numpy().astype(float), [cut])
+    rows, aged, _ = np.split(x.numpy().astype(float), [cut, cut + workload.n_words])
     return rows.reshape(workload.n_words, -1) * np.exp(aged)[:, None]
 
 
@@ -51,7 +51,7 @@ def test_one_node_is_the_plain_trainer(corpus, objective):
     batches, rng = [], stream(4, 0, "data")
     while len(batches) < 19:
         batches += Corpus.of(corpus).batches(8, rng)
-    plain._trainer().run(batches[:19], of=120)
+    plain._trainer(120).run(batches[:19], of=120)
     np.testing.assert_allclose(table(workload, trace.models[0]), topics.settle(), rtol=1e-6)
 
 
@@ -157,7 +157,7 @@ class Counting(TopicDocuments):
         super().__init__(np.ones((40, 4 * ROOM)), model=LDA(1, topic_word_prior=0.25))
 
     def start(self):
-        return torch.zeros(self.n_words * 2)
+        return torch.cat([torch.zeros(self.n_words * 2), torch.ones(1)])
 
     def gradient(self, x, rng):
         self.work_on(x)

@@ -54,7 +54,8 @@ def test_same_seed_same_bits(corpus, model):
 
 
 @pytest.mark.parametrize("documents", [1, 2, 120])
-def test_perplexity_is_scikit_learns_given_the_same_topics(corpus, model, documents):
+def test_perplexity_is_scikit_learns_given_the_same_topics(corpus, documents):
+    model = LDA(5, objective="vb", max_iter=5, batch_size=20, random_state=0).fit(corpus)
     theirs = LatentDirichletAllocation(5).fit(corpus[:1])
     theirs.components_ = model.components_.astype(np.float64)
     theirs.exp_dirichlet_component_ = np.exp(psi(theirs.components_) - psi(theirs.components_.sum(1))[:, None])
@@ -120,7 +121,7 @@ def test_it_ends_when_the_score_stands_still(corpus):
 
 
 def test_components_can_be_given(corpus, model):
-    other = LDA(5)
+    other = LDA(5, doc_topic_prior=model.doc_topic_prior_)
     other.components_ = model.components_
     np.testing.assert_allclose(other.transform(corpus), model.transform(corpus), atol=1e-4)
     with pytest.raises(ValueError, match="must be a table of positive numbers"):
@@ -151,14 +152,24 @@ def test_one_topic_and_one_document(corpus):
 
 def test_words_nobody_knows_and_documents_without_words(corpus):
     """As scikit-learn's: a document without words is about everything alike."""
-    model = LDA(3, random_state=0).fit(np.vstack([corpus[:, :20].toarray(), np.zeros((3, 20))]))
+    model = LDA(3, random_state=0, doc_topic_prior=0.3).fit(np.vstack([corpus[:, :20].toarray(), np.zeros((3, 20))]))
     np.testing.assert_allclose(model.transform(np.zeros((2, 20))), 1 / 3)
     assert np.isfinite(model.bound_)
+
     wide = LDA(3, random_state=0).fit(sp.hstack([corpus, sp.csr_array((120, 5))]))
     unknown = np.zeros((1, 55))
     unknown[0, 52] = 3
     assert np.isfinite(wide.transform(unknown)).all()
     assert np.isfinite(wide.perplexity(unknown))
+
+
+def test_where_the_prior_is_learned_they_are_about_what_others_are():
+    rng = np.random.default_rng(0)
+    topic = np.kron(np.eye(2), np.ones((1, 10))) / 10
+    often = rng.multinomial(30, topic[0], size=300)
+    rarely = rng.multinomial(30, topic[1], size=100)
+    model = LDA(2, random_state=0, batch_size=50).fit(np.vstack([often, rarely]))
+    assert sorted(model.transform(np.zeros((1, 20)))[0]) == pytest.approx([0.25, 0.75], abs=0.05)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,158 @@
+"""What topics a document is about before a word of it is read: alpha, one number for each topic, learned on the way.
+
+Minka's fixed point, for documents d with N_dk words of topic k, N_d in all, and A the sum of alpha:
+
+    alpha_k <- alpha_k sum_d (psi(N_dk + alpha_k) - psi(alpha_k)) / sum_d (psi(N_d + A) - psi(A))
+
+N_dk is not known, only its expectation. Where that is below one, it is a word in some of many such documents, not a bit
+of one in each: between no word and one, what is added up goes on a straight line, from 0 to 1 / alpha_k. The formula
+itself is far above it there, and would make every alpha too large. After each batch a few rounds are taken, over
+the latest documents.
+
+Topics that are rough leave documents undecided between many, from which alpha would learn that documents are about
+everything, and topics after it: on short texts all became one. So it begins small, at 1 / topics, and waits until every
+document was seen once, or a third of what will be.
+
+Minka, Estimating a Dirichlet distribution, 2000, revised 2012.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flockstep.lda.bound import psi
+from flockstep.lda.expectations import compiled
+
+Floats = NDArray[np.float32]
+_LEAST, _MOST = 1e-5, 1e3
+_WINDOW, _ROUNDS = 2000, 5
+"""Documents that are looked at, at least; rounds after each batch."""
+_NEGLIGIBLE = np.float32(1e-3)
+
+
+class MixturePrior:
+    """Alpha; it follows the documents, if it is to."""
+
+    def __init__(self, alpha: NDArray[Any], *, learned: bool) -> None:
+        self.alpha: Floats = np.array(alpha, np.float32)
+        self.learned = learned
+        self.seen = 0
+        """Documents so far."""
+        self._latest: deque[tuple[NDArray[np.int64], Floats, Floats]] = deque()
+        """Of each batch: topics and their expected counts, document by document, and the documents' lengths."""
+        self._turn = threading.Lock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_turn"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _turn=threading.Lock())
+
+    def told(self) -> float | Floats:
+        """Alpha, as one number where it was given as one."""
+        one = not self.learned and bool((self.alpha == self.alpha[0]).all())
+        return float(self.alpha[0]) if one else self.alpha
+
+    def window(self) -> dict[str, NDArray[Any]]:
+        """The latest documents as arrays, for a file."""
+        topics, counts, lengths = zip(*self._latest, strict=True) if self._latest else ((), (), ())
+        return {
+            "prior_topics": np.concatenate([np.empty(0, np.int64), *topics]),
+            "prior_counts": np.concatenate([np.empty(0, np.float32), *counts]),
+            "prior_lengths": np.concatenate([np.empty(0, np.float32), *lengths]),
+            "prior_ends": np.cumsum([(len(each), len(some)) for each, some in zip(topics, lengths, strict=True)], 0)
+            if topics
+            else np.empty((0, 2), np.int64),
+        }
+
+    def look_at(self, window: dict[str, NDArray[Any]]) -> None:
+        """The latest documents are those of a file; its arrays are taken out of ``window``."""
+        topics, counts, lengths, ends = (
+            window.pop(f"prior_{name}") for name in ("topics", "counts", "lengths", "ends")
+        )
+        places = [np.split(each, ends[:-1, which]) for each, which in ((topics, 0), (counts, 0), (lengths, 1))]
+        self._latest = deque(zip(*places, strict=True)) if len(ends) else deque()
+
+    def take(self, gamma: Floats, alpha: Floats, *, after: float) -> None:
+        """Learn from documents whose ``gamma`` was found under ``alpha``; not before so many were seen."""
+        if not self.learned:
+            return
+        with self._turn:
+            self.seen += len(gamma)
+            if self.seen <= after:
+                return
+            self._latest.append(_counts(gamma, alpha))
+            while len(self._latest) > 1 and sum(each[2].size for each in self._latest) > _WINDOW + len(gamma):
+                self._latest.popleft()
+            found = self.alpha.astype(np.float64)
+            for _ in range(_ROUNDS):
+                found = self._round(found)
+            # A new array: other threads read the old one.
+            self.alpha = found.astype(np.float32)
+
+    def _round(self, alpha: NDArray[np.float64]) -> NDArray[np.float64]:
+        above, below = np.zeros(alpha.size), 0.0
+        for topics, counts, lengths in self._latest:
+            below += _add(topics, counts, lengths, alpha, above)
+        return np.clip(alpha * above / below, _LEAST, _MOST) if below > 0 else alpha
+
+
+def first_prior(asked: Any, topics: int, *, objective: str) -> MixturePrior:
+    """What training begins with, for an estimator that was asked for this."""
+    if asked is None and objective == "vb":
+        # As in scikit-learn, whose numbers these are.
+        asked = 1 / topics
+    if asked is None or (isinstance(asked, str) and asked == "auto"):
+        return MixturePrior(np.full(topics, 1 / topics), learned=True)
+    alpha = np.asarray(asked, np.float32)
+    if alpha.ndim > 1 or (alpha.ndim == 1 and alpha.size != topics):
+        raise ValueError(f"LDA.doc_topic_prior must be one number or {topics}, one for each topic, got {alpha.shape}")
+    if not (np.isfinite(alpha) & (alpha > 0)).all():
+        raise ValueError("LDA.doc_topic_prior must be positive, and finite in single precision")
+    return MixturePrior(np.broadcast_to(alpha, topics), learned=False)
+
+
+def patience(documents: float, planned: float) -> float:
+    """After how many documents alpha begins to be learned, of so many in a corpus and so many to be seen."""
+    return min(documents, planned / 3)
+
+
+@compiled
+def _counts(gamma: Any, alpha: Any) -> Any:
+    """Topics that documents have some of, expected counts of them, and the documents' lengths."""
+    some = 0
+    for d in range(len(gamma)):
+        for k in range(alpha.size):
+            some += gamma[d, k] - alpha[k] > _NEGLIGIBLE
+    topics, counts = np.empty(some, np.int64), np.empty(some, np.float32)
+    lengths = np.zeros(len(gamma), np.float32)
+    place = 0
+    for d in range(len(gamma)):
+        for k in range(alpha.size):
+            expected = gamma[d, k] - alpha[k]
+            lengths[d] += max(expected, np.float32(0))
+            if expected > _NEGLIGIBLE:
+                topics[place], counts[place] = k, expected
+                place += 1
+    return topics, counts, lengths
+
+
+@compiled
+def _add(topics: Any, counts: Any, lengths: Any, alpha: Any, above: Any) -> Any:
+    """Add up what is above the line of the fixed point; what is below it."""
+    psi_alpha, whole = np.empty(alpha.size), 0.0
+    for k in range(alpha.size):
+        psi_alpha[k] = psi(alpha[k])
+        whole += alpha[k]
+    for i in range(topics.size):
+        k, expected = topics[i], float(counts[i])
+        above[k] += psi(expected + alpha[k]) - psi_alpha[k] if expected > 1 else expected / alpha[k]
+    below, psi_whole = 0.0, psi(whole)
+    for d in range(lengths.size):
+        below += psi(lengths[d] + whole) - psi_whole
+    return below
