@@ -44,6 +44,7 @@ def infer(
     """Fit ``gamma`` from where it is, in the row that ``places`` has for each chosen document; add to ``statistics``.
 
     ``block`` has a row of topic weights per slot and ``slots`` the slot of every word; ``factor`` belongs to topics.
+    Statistics still lack the factor ``block``. Returns the rounds taken in all.
     """
     topics = factor.size
     most = 1

@@ -18,7 +18,7 @@ from flockstep.lda.corpora import Corpus, Supply
 from flockstep.lda.learner import Rules
 from flockstep.lda.measure import bound_perplexity, likelihood_bound, mixtures
 from flockstep.lda.passes import Asked, Looks, Patience, run_passes
-from flockstep.lda.priors import first_prior, patience
+from flockstep.lda.priors import begins_after, first_prior
 from flockstep.lda.progress import Watch, compile_loops
 from flockstep.lda.settings import CONSTRAINTS, found_best
 from flockstep.lda.streams import Blocks, Stream
@@ -116,7 +116,7 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
         looks = self._looks(eval_docs)
         self.batch_size_ = usable_batch(self.batch_size, threads=self._threads, documents=source.n_documents)
         passes = self.max_iter if source.again else min(1, self.max_iter)
-        trainer = self._trainer(patience(source.n_documents, passes * source.n_documents))
+        trainer = self._trainer(begins_after(source.n_documents, passes * source.n_documents))
         with Watch(shown=bool(self.verbose), documents=source.n_documents * passes) as watch:
             each = (source.batches(self.batch_size_, self._rng) for _ in range(passes))
             outcome = run_passes(trainer, each, of=source.n_documents, looks=looks, watch=watch, stop=stop)
@@ -135,7 +135,7 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
         if first:
             self._begin(source.n_features)
         self.batch_size_ = usable_batch(self.batch_size, threads=self._threads, documents=self.total_samples)
-        trainer = self._trainer(patience(self.total_samples, self.total_samples))
+        trainer = self._trainer(begins_after(self.total_samples, self.total_samples))
         trainer.run(source.batches(self.batch_size_, self._rng, shuffle=False), of=self.total_samples)
         self.n_batch_iter_ = trainer.schedule.done + 1
         return self
@@ -246,7 +246,7 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
         given = self.learning_decay, self.learning_offset, self.max_doc_update_iter
         decay, offset, rounds = found_best(self.objective, *given)
         schedule = Schedule(decay=decay, offset=offset, delay=self.learning_delay, done=self.n_batch_iter_ - 1)
-        rules = Rules(alpha=self._prior.alpha, rounds=rounds, tolerance=self.mean_change_tol, patience=after)
+        rules = Rules(alpha=self._prior.alpha, rounds=rounds, tolerance=self.mean_change_tol, prior_after=after)
         return Trainer(self.topics_, rules, schedule, threads=self._threads, prior=self._prior)
 
     def __sklearn_tags__(self) -> Any:

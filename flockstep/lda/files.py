@@ -74,7 +74,7 @@ def save(
         "settings": settings,
         "settings_left_out": left_out,
         "learned": learned,
-        "prior": {"learned": prior.learned, "seen": prior.seen},
+        "prior": {"learned": prior.learned, "seen": prior.seen, "fresh": prior.fresh},
         "random": random,
         "named": named,
         "text": None if text is None else dict(text),
@@ -141,7 +141,7 @@ def _rebuilt(folder: Path, told: dict[str, Any], words: list[str] | None) -> LDA
     topics.totals = arrays.pop("totals")
     model.topics_ = topics
     model._prior = MixturePrior(arrays.pop("alpha"), learned=bool(told["prior"]["learned"]))
-    model._prior.seen = int(told["prior"]["seen"])
+    model._prior.seen, model._prior.fresh = int(told["prior"]["seen"]), int(told["prior"]["fresh"])
     model._prior.look_at(arrays)
     for name, array in arrays.items():
         setattr(model, name, array)

@@ -29,7 +29,7 @@ class Rules:
     """Stop when the mean change over topics is below."""
     negligible: float = 1e-2
     """A topic with fewer expected words of the document than this is dropped."""
-    patience: float = 0.0
+    prior_after: float = 0.0
     """How many documents are seen before alpha is learned from them, where it is."""
 
 
@@ -70,7 +70,7 @@ class Learner:
         alpha = self._prior.alpha
         words, block, statistics = self._run(batch, alpha, learn=True)
         if batch.memory is None:
-            self._prior.take(self._gamma[: batch.chosen.size], alpha, after=self._rules.patience)
+            self._prior.take(self._gamma[: batch.chosen.size], alpha, after=self._rules.prior_after)
         totals = np.zeros(self._topics.n_topics)
         _complete(block, statistics, np.float32(rate * of / batch.chosen.size), totals)
         log_decay = math.log1p(-rate) if rate < 1 else -math.inf

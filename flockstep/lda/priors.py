@@ -6,8 +6,8 @@ Minka's fixed point, for documents d with N_dk words of topic k, N_d in all, and
 
 N_dk is not known, only its expectation. Where that is below one, it is a word in some of many such documents, not a bit
 of one in each: between no word and one, what is added up goes on a straight line, from 0 to 1 / alpha_k. The formula
-itself is far above it there, and would make every alpha too large. After each batch a few rounds are taken, over
-the latest documents.
+itself is far above it there, and would make every alpha too large. A few rounds are taken over the latest
+documents, whenever a quarter of them is new.
 
 Topics that are rough leave documents undecided between many, from which alpha would learn that documents are about
 everything, and topics after it: on short texts all became one. So it begins small, at 1 / topics, and waits until every
@@ -30,8 +30,8 @@ from flockstep.lda.expectations import compiled
 
 Floats = NDArray[np.float32]
 _LEAST, _MOST = 1e-5, 1e3
-_WINDOW, _ROUNDS = 2000, 5
-"""Documents that are looked at, at least; rounds after each batch."""
+_WINDOW, _ROUNDS, _FRESH = 2000, 5, 0.25
+"""Documents that are looked at, at least; rounds at a time; the share of them that is new by then."""
 _NEGLIGIBLE = np.float32(1e-3)
 
 
@@ -43,6 +43,8 @@ class MixturePrior:
         self.learned = learned
         self.seen = 0
         """Documents so far."""
+        self.fresh = 0
+        """Those of them that no round was taken over yet."""
         self._latest: deque[tuple[NDArray[np.int64], Floats, Floats]] = deque()
         """Of each batch: topics and their expected counts, document by document, and the documents' lengths."""
         self._turn = threading.Lock()
@@ -87,13 +89,20 @@ class MixturePrior:
             if self.seen <= after:
                 return
             self._latest.append(_counts(gamma, alpha))
-            while len(self._latest) > 1 and sum(each[2].size for each in self._latest) > _WINDOW + len(gamma):
+            self.fresh += len(gamma)
+            while len(self._latest) > 1 and self._looked_at() > _WINDOW + len(gamma):
                 self._latest.popleft()
+            if self.fresh < _FRESH * self._looked_at():
+                return
+            self.fresh = 0
             found = self.alpha.astype(np.float64)
             for _ in range(_ROUNDS):
                 found = self._round(found)
             # A new array: other threads read the old one.
             self.alpha = found.astype(np.float32)
+
+    def _looked_at(self) -> int:
+        return sum(lengths.size for _, _, lengths in self._latest)
 
     def _round(self, alpha: NDArray[np.float64]) -> NDArray[np.float64]:
         above, below = np.zeros(alpha.size), 0.0
@@ -117,7 +126,7 @@ def first_prior(asked: Any, topics: int, *, objective: str) -> MixturePrior:
     return MixturePrior(np.broadcast_to(alpha, topics), learned=False)
 
 
-def patience(documents: float, planned: float) -> float:
+def begins_after(documents: float, planned: float) -> float:
     """After how many documents alpha begins to be learned, of so many in a corpus and so many to be seen."""
     return min(documents, planned / 3)
 

@@ -171,7 +171,7 @@ class _Steps:
         return likeness.nan_to_num(0.0, 0.0, 0.0).clamp(0, 1)
 
     def together(self) -> Tensor | None:
-        """A step with G, the same on every node; who has no gradient takes the others' step."""
+        """A step with G itself; who has no gradient takes the others' step."""
         return self._tamed(self.everyone.clone())
 
     def corrected(self, g: Tensor) -> Tensor | None:
