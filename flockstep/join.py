@@ -96,7 +96,7 @@ def join(
     requirements.check_weights_of_its_own(optimizers, describe(strategy), equal_steps=takes_equal_steps(strategy))
     board = TensorBoard.at(tensorboard)
     seat = _place()
-    flat = FlatModel(model)
+    flat = FlatModel(model, unseen=steps_with_own_gradients(strategy))
     one = as_one(optimizers)
     node = seat.seat(model, one, flat, one_sided=is_one_sided(strategy), strategy=describe(strategy))
     node.also, node.not_finite = tuple(also), not_finite
@@ -139,7 +139,7 @@ def _enter(seat: place.Place, node: JoinedNode, told: str, strategy: Strategy, r
             node.driver.call(entrance.take_weights_of_node_0(node))
     node.flat.push()
     snapshots.answer(node)
-    node.driver.start(strategy.run(node))
+    node.driver.start(node.named(strategy.run(node)))
     node.flat.push()
 
 

@@ -177,6 +177,10 @@ class Node(ABC):
         """For each parameter group: the learning rate now, and the one its schedule began with."""
         return [(float(g["lr"]), float(g.get("initial_lr", g["lr"]))) for g in self.optimizer.param_groups]
 
+    def length(self, g: Tensor) -> Tensor:
+        """The Euclidean norm; a gradient that has not been changed since it came was measured already."""
+        return norm(g)
+
     def step_length(self, g: Tensor, *, initial: bool = False) -> Tensor:
         """How far a plain gradient step with ``g`` would go, at today's learning rates or at the initial ones.
 
@@ -184,7 +188,7 @@ class Node(ABC):
         """
         rates = [rate for _, rate in self.learning_rates()] if initial else [rate for rate, _ in self.learning_rates()]
         if all(rate == rates[0] for rate in rates):
-            return rates[0] * norm(g)
+            return rates[0] * self.length(g)
         lengths = [rate * norm(part) for rate, part in zip(rates, self._group_parts(g), strict=True)]
         return norm(torch.stack(lengths))
 

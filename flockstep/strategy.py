@@ -45,7 +45,10 @@ def is_one_sided(strategy: object) -> bool:
 
 
 def steps_with_own_gradients(strategy: object) -> bool:
-    """Whether it says ``own_gradients = True``: each node steps with its gradient as it is, unseen."""
+    """Whether it says ``own_gradients = True``: each node steps with its gradient as it is, unseen.
+
+    In a loop of a user's own it is then left where it is, and what ``node.gradient`` gives has no numbers.
+    """
     return bool(getattr(strategy, "own_gradients", False))
 
 

@@ -13,6 +13,8 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
+WIDE = (torch.float32, torch.float64)
+"""What can be summed as it is."""
 _ALIGNMENT = 64
 """Bytes. Some of cuDNN's kernels read many numbers at once, and fail where a tensor begins in between."""
 
@@ -88,7 +90,7 @@ def norm(v: Tensor) -> Tensor:
     It stays where the vector is: a GPU need not be waited for unless somebody looks. Of a matrix it measures each row,
     and keeps the last axis.
     """
-    wide = v.dtype if v.dtype in (torch.float32, torch.float64) else torch.float32
+    wide = v.dtype if v.dtype in WIDE else torch.float32
     rows = {"dim": -1, "keepdim": True} if v.ndim > 1 else {}
     length: Tensor = torch.linalg.vector_norm(v, dtype=wide, **rows)
     return length
@@ -98,7 +100,7 @@ def is_finite(v: Tensor) -> bool:
     """Whether every number of a tensor is finite. Looks at it, so a GPU is waited for."""
     # A sum is several times faster than any other look, and one number is enough to spoil it; but it may overflow where
     # no number does. Halves are slow to sum on many processors.
-    if v.dtype in (torch.float32, torch.float64) and bool(v.sum().isfinite()):
+    if v.dtype in WIDE and bool(v.sum().isfinite()):
         return True
     if not v.numel():
         return True

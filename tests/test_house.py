@@ -2,6 +2,7 @@
 
 import ast
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -119,7 +120,7 @@ def test_a_strategy_file_has_its_four_movements(path):
 
 @pytest.mark.parametrize("path", FILES, ids=place)
 def test_no_file_outgrows_its_idea(path):
-    assert len(path.read_text().splitlines()) <= 260
+    assert len(path.read_text().splitlines()) <= 400
     assert path.stem not in ("utils", "helpers", "base", "manager", "common", "misc")
 
 
@@ -135,3 +136,23 @@ def test_nothing_in_the_library_asserts_or_pickles():
         # Nodes and members get theirs from the process that starts them, and nothing from a network.
         if place(path) not in ("backends.real.spawn", "backends.real.crew_processes", "rl.nets.processes"):
             assert not any("pickle" in module for module in imports(path)), path
+
+
+TESTS = Path(__file__).parent
+ALWAYS = {
+    *("flockstep", "benchmarks", "experiments", "tools", "torch", "numpy", "numba", "cloudpickle", "cryptography"),
+    *("h11", "xxhash", "greenlet", "safetensors", "typer", "click", "rich", "matplotlib", "pytest", "hypothesis"),
+    *sys.stdlib_module_names,
+    *(path.stem for path in TESTS.rglob("*.py")),
+}
+
+
+@pytest.mark.parametrize("path", sorted(TESTS.rglob("test_*.py")), ids=lambda path: path.stem)
+def test_a_test_that_needs_more_than_is_installed_says_so_first(path):
+    """A stranger has what the README's command installs: whatever else a test file imports, it may skip for."""
+    for statement in ast.parse(path.read_text()).body:
+        if "importorskip" in ast.unparse(statement):
+            return
+        if isinstance(statement, ast.Import | ast.ImportFrom):
+            names = [statement.module] if isinstance(statement, ast.ImportFrom) else [a.name for a in statement.names]
+            assert {name.split(".")[0] for name in names} <= ALWAYS

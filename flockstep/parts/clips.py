@@ -21,9 +21,7 @@ from flockstep import check
 from flockstep.node import Node
 from flockstep.parts.thresholds import Threshold, looked
 from flockstep.parts.usual import Usual
-from flockstep.vector import norm
-
-_WIDE = (torch.float32, torch.float64)
+from flockstep.vector import WIDE
 
 
 @dataclass(frozen=True)
@@ -55,7 +53,7 @@ class ClipNorm:
     def __call__(self, g: Tensor, node: Node) -> Tensor | None:
         """The gradient, no longer than ``max_norm``."""
         cap = self.max_norm(node.step_count - 1) if callable(self.max_norm) else self.max_norm
-        return scaled_to(cap, g, norm(g), node, Threshold(self, "max_norm", "gradients"))
+        return scaled_to(cap, g, node.length(g), node, Threshold(self, "max_norm", "gradients"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +99,7 @@ class SmoothClip:
         """The clipped vector; infinity becomes phi_t, and what is not a number 0, which is counted."""
         t = node.step_count
         phi, eps = self.c_phi * t**-self.phi_power, self.tau * t**self.eps_power
-        if g.device.type == "cpu" and g.dtype in _WIDE and math.isfinite(float(torch.linalg.vector_norm(g))):
+        if g.device.type == "cpu" and g.dtype in WIDE and bool(node.length(g).isfinite().all()):
             # No square overflows: this is faster than what follows.
             return g.div_(g.square().add_(eps).sqrt_()).mul_(phi)
         y = _numbers_only(g, node).to(torch.promote_types(g.dtype, torch.float32))

@@ -15,11 +15,15 @@ def trained(model, optimizer, x, y):
     optimizer.step()
 
 
+CLIPPED = fs.LocalSGD(period=2, clip=fs.ClipNorm(max_norm=0.01))
+
+
+@pytest.mark.parametrize("strategy", [fs.LocalSGD(period=2), CLIPPED], ids=["unseen", "clipped"])
 @pytest.mark.parametrize("kept", [lambda g: g, lambda g: g.detach(), lambda g: g.data, lambda g: g.view(-1).numpy()])
-def test_a_gradient_that_somebody_keeps_stays_what_it_was(kept):
+def test_a_gradient_that_somebody_keeps_stays_what_it_was(kept, strategy):
     model = loops.plain_model()
     optimizer = loops.sgd(model)
-    with fs.join(model, optimizer, fs.LocalSGD(period=2)):
+    with fs.join(model, optimizer, strategy):
         for k in range(4):
             trained(model, optimizer, *loops.data(k))
             gradient = kept(model[0].weight.grad)
@@ -28,10 +32,36 @@ def test_a_gradient_that_somebody_keeps_stays_what_it_was(kept):
             assert torch.equal(torch.as_tensor(gradient), before)
 
 
+def test_gradients_that_no_strategy_looks_at_are_left_where_they_are():
+    model = loops.plain_model()
+    optimizer = loops.sgd(model)
+    x, y = loops.data()
+    with fs.join(model, optimizer, fs.LocalSGD(period=2)):
+        nn.functional.mse_loss(model(x), y).backward()
+        before = [parameter.grad for parameter in model.parameters()]
+        optimizer.step()
+        assert all(parameter.grad is own for parameter, own in zip(model.parameters(), before, strict=True))
+
+
+def test_who_says_so_and_looks_all_the_same_is_told():
+    class Looks:
+        own_gradients = True
+
+        async def run(self, node):
+            async for _ in node.steps():
+                g = await node.gradient(node.params)
+                await node.step(g if float(g.sum()) > 0 else None)
+
+    model = loops.plain_model()
+    optimizer = loops.sgd(model)
+    with pytest.raises(RuntimeError, match="meta"), fs.join(model, optimizer, Looks()):
+        trained(model, optimizer, *loops.data())
+
+
 def test_and_memory_is_used_again_where_nobody_does():
     model = loops.plain_model()
     optimizer = loops.sgd(model)
-    with fs.join(model, optimizer, fs.LocalSGD(period=2)):
+    with fs.join(model, optimizer, CLIPPED):
         trained(model, optimizer, *loops.data())
         place = model[0].weight.grad.data_ptr()
         for k in range(3):

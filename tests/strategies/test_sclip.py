@@ -11,6 +11,7 @@ from torch import nn
 import flockstep as fs
 from flockstep.node import stream
 from flockstep.testing import check_strategy, check_synchronous
+from flockstep.vector import norm
 from flockstep.workloads.convex import Quadratics
 
 SEED, STEPS, DIM, ETA = 3, 37, 6, 0.5
@@ -105,6 +106,7 @@ class Counting:
     """As much of a node as a clip needs."""
 
     rank = 0
+    length = staticmethod(norm)
 
     def __init__(self, step):
         self.step_count, self.counts = step + 1, {}

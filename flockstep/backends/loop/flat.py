@@ -21,7 +21,7 @@ from flockstep.vector import Layout, is_finite
 class FlatModel:
     """A model, its vector, and its gradients as a vector."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, *, unseen: bool = False) -> None:
         self.parameters = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
         """What trains, by name."""
         self._frozen = {name: p for name, p in model.named_parameters() if not p.requires_grad}
@@ -34,6 +34,10 @@ class FlatModel:
         names, shapes = zip(*((name, _real(tensor).shape) for name, tensor in named), strict=True)
         self._layout = Layout(names, shapes, dtype)
         device = self.parameters[0][1].device
+        # On a GPU nobody waits to hear whether gradients are finite: there one kernel decides for the whole vector.
+        self.unseen = unseen and device.type == "cpu"
+        """Whether gradients stay where they are, because the strategy steps with them as they are."""
+        self._own: dict[str, Tensor] = {}
         self.vector = torch.zeros(self._layout.size, dtype=dtype, device=device)
         self._views = list(self._seen(self.vector))
         self.statistics.lie_in(self.buffers(self.vector), self._cut_buffers)
@@ -147,22 +151,37 @@ class FlatModel:
         """The gradients as a vector like the model's: zeros where there is none, and for buffers.
 
         Where dtypes allow, the model's gradients are views of it from then on: a vector that is clipped in place needs
-        no way back. Those of parameters whose ids are in ``absent`` belong to another step.
+        no way back. Those of parameters whose ids are in ``absent`` belong to another step. If gradients are to be
+        ``unseen``, they are not touched, and the vector has no numbers: whoever looks at it is told by torch.
         """
-        g = self._room()
-        pairs = [(parameter, part) for (_, parameter), part in zip(self.parameters, self._parts, strict=True)]
-        present = [(p, part) for p, part in pairs if p.grad is not None and id(p) not in absent]
-        missing = [part for p, part in pairs if p.grad is None or id(p) in absent]
-        torch._foreach_zero_([*missing, self.buffers(g)])
-        gradients = [p.grad.detach() for p, _ in present if p.grad is not None]
-        if any(p.grad is not None and (p.grad.layout is not torch.strided or p.grad.requires_grad) for p, _ in present):
+        own = {name: p.grad for name, p in self.parameters if p.grad is not None and id(p) not in absent}
+        if any(gradient.layout is not torch.strided or gradient.requires_grad for gradient in own.values()):
             self._refuse_gradients()
-        if present:
-            torch._foreach_copy_([part for _, part in present], gradients)
+        if self.unseen:
+            self._own = own
+            return torch.empty_like(self.vector, device="meta")
+        return self._packed(own)
+
+    def _packed(self, own: dict[str, Tensor]) -> Tensor:
+        g = self._room()
+        known = [(p, part, own.get(name)) for (name, p), part in zip(self.parameters, self._parts, strict=True)]
+        torch._foreach_zero_([*(part for _, part, mine in known if mine is None), self.buffers(g)])
+        if own:
+            present = [(part, mine.detach()) for _, part, mine in known if mine is not None]
+            torch._foreach_copy_([part for part, _ in present], [mine for _, mine in present])
         if not self.mirrored:
-            for parameter, part in present:
-                parameter.grad = part.data
+            for parameter, part, mine in known:
+                if mine is not None:
+                    parameter.grad = part.data
         return g
+
+    def unseen_are_finite(self) -> bool:
+        """Whether the gradients that nobody is to see are finite."""
+        if not self._own:
+            return True
+        # As in is_finite: one look at all of them, and only where that overflows one at each.
+        lengths = [length.float() for length in torch._foreach_norm([g.detach() for g in self._own.values()])]
+        return bool(torch.stack(lengths).isfinite().all()) or all(is_finite(_real(g)) for g in self._own.values())
 
     def _refuse_gradients(self) -> None:
         for name, parameter in self.parameters:
@@ -195,6 +214,9 @@ class FlatModel:
 
         ``of_all``: they may come from other nodes as well.
         """
+        self._own = {}
+        if g is not None and g.is_meta:
+            return
         if g is None:
             for _, parameter in self.parameters:
                 parameter.grad = None
@@ -217,10 +239,8 @@ class FlatModel:
 
     def not_finite(self, vector: Tensor) -> str | None:
         """The name of the first tensor in a vector like the model's that is not finite; None where all are."""
-        for name, part in zip(self._layout.names, self._layout.views(vector), strict=True):
-            if not is_finite(part):
-                return name
-        return None
+        named = self._own.items() if vector.is_meta else zip(self._layout.names, self.views(vector), strict=True)
+        return next((name for name, part in named if not is_finite(_real(part))), None)
 
     def load(self, model: nn.Module, vector: Tensor) -> None:
         """Write a vector into another copy of the same model."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import math
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,11 +17,10 @@ from flockstep.backends.loop import snapshots
 from flockstep.backends.loop.driver import Driver, Park
 from flockstep.backends.loop.flat import FlatModel
 from flockstep.budget import Ledger
-from flockstep.errors import Diverged, LostPeer
+from flockstep.errors import CodecRange, Diverged, LostPeer
 from flockstep.guard import Guarded
 from flockstep.message import NOTHING
 from flockstep.trace import NodeReport, Row
-from flockstep.vector import is_finite
 
 Batch = TypeVar("Batch")
 _log = logging.getLogger("flockstep")
@@ -73,13 +72,20 @@ class JoinedNode(Guarded):
         if self.flat.statistics.mended:
             self.count("statistics put back", self.flat.statistics.mended)
             self.flat.statistics.mended = 0
-        if self.not_finite == "raise" and not self.scaled and not is_finite(g):
+        if self.not_finite == "raise" and not self.scaled and self.flat.not_finite(g):
             self._raise(g)
-        return self.guarded(g)
+        return self._unseen(g) if self.flat.unseen else self.guarded(g)
+
+    def _unseen(self, g: Tensor) -> Tensor:
+        self.refused = not self.flat.unseen_are_finite()
+        if self.refused:
+            self.refuse(g)
+            self.count("not finite")
+        return g
 
     def refuse(self, g: Tensor) -> None:
         """Say so, once; a model that is not finite itself will never have another gradient, so that ends the loop."""
-        self.check_finite(self.params, "the model")
+        self.check_finite(self.params, "the model", step=self.step_count - 1)
         if not self.scaled and not self.tally.counts.get("not finite"):
             _log.warning(
                 "node %d, step %d: the gradient of %s is not finite; such steps are skipped and counted "
@@ -93,6 +99,14 @@ class JoinedNode(Guarded):
         where = f"node {self.rank}, step {self.step_count}"
         raise Diverged(f"{where}: the gradient of {self.flat.not_finite(g)} is not finite", rank=self.rank)
 
+    async def named(self, run: Awaitable[None]) -> None:
+        """A strategy's run; where a codec cannot take a model that is not finite, it is the model that is named."""
+        try:
+            await run
+        except CodecRange:
+            self.check_finite(self.params, "the model")
+            raise
+
     def name_of_not_finite(self, v: Tensor) -> str | None:
         return self.flat.not_finite(v) if v.shape == self.params.shape else None
 
@@ -101,10 +115,9 @@ class JoinedNode(Guarded):
         g = self.or_skip(g)
         if g is None:
             self.tally.skipped += 1
+        # What it makes of the model is looked at before that is sent, when the next gradient is not finite, and at the
+        # end: after every step it would cost as much as all the rest.
         await Park("step", g)
-        if self.params.device.type == "cpu":
-            # On a GPU looking would be waiting: there it is looked at before it is sent.
-            self.check_finite(self.params, "the model")
 
     def _group_parts(self, g: Tensor) -> list[Tensor]:
         return [self.flat.parts_of(group["params"], g) for group in self.optimizer.param_groups]
@@ -231,6 +244,7 @@ class _Steps:
 
     async def __anext__(self) -> int:
         if not await Park("next"):
+            self._node.check_finite(self._node.params, "the model")
             raise StopAsyncIteration
         node, k = self._node, self._node.step_count
         node.step_count = node.tally.steps = k + 1
