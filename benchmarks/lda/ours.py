@@ -30,8 +30,7 @@ def model(topics: int, seed: int, objective: str, threads: int, **other: Any) ->
 
 def curve(train: Any, held_out: Completion, made: LDA) -> Curve:
     """Train and look twice a pass."""
-    made.set_params(evaluate_every=max(1, train.shape[0] // 2))
-    scores = made.fit(train, eval_docs=held_out).eval_scores_
+    scores = made.fit(train, eval_docs=held_out, eval_docs_every=max(1, train.shape[0] // 2)).eval_scores_
     return [(score["seconds"], score["perplexity"]) for score in scores]
 
 

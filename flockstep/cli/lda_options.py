@@ -18,7 +18,8 @@ class Objective(StrEnum):
 
 
 _SOURCE = (
-    "A folder of texts, a text file with a document per line (.gz too), a UCI bag-of-words file, or an npz of counts."
+    "A folder of texts, a text file with a document per line, a table (CSV, TSV, JSON lines; all .gz too), a UCI "
+    "bag-of-words file, or an npz of counts."
 )
 
 Source = Annotated[Path, Argument(metavar="SOURCE", help=_SOURCE, show_default=False)]
@@ -45,6 +46,19 @@ WordPrior = Annotated[
     Option(help="How often every word is in a topic before it is learned (1 / topics).", show_default=False),
 ]
 HeldOut = Annotated[float, Option(help="Share of documents to score with and not to learn from.")]
+ManyTopics = Annotated[str, Option("--topics", help="The numbers of topics to try, with commas between.")]
+Resume = Annotated[
+    bool,
+    Option(
+        "--resume",
+        help="Go on with the model in --out, up to --passes in all; its own topics, words and settings stay.",
+    ),
+]
+Seeds = Annotated[
+    Path | None,
+    Option(help="A file with a line for each of the first topics: words that it is to be about.", show_default=False),
+]
+ScanOut = Annotated[Path, Option(help="Folder for scan.csv and scan.png.", show_default=False)]
 Seed = Annotated[int, Option(help="One seed and one job, one outcome.")]
 Out = Annotated[Path, Option(help="Folder for the model, topics.csv and topics.html.", show_default=False)]
 Vocab = Annotated[
@@ -53,6 +67,8 @@ Vocab = Annotated[
 ]
 Pattern = Annotated[str, Option(help="Which files of a folder are documents.")]
 Encoding = Annotated[str, Option(help="How texts are encoded.")]
+Column = Annotated[str | None, Option(help="The column of a table that has the texts.", show_default=False)]
+NGrams = Annotated[int, Option(help="Count up to so many words in a row as one, too: 2 finds 'new york'.")]
 MinDf = Annotated[float, Option(help="Leave out words in fewer documents; below 1 it is a share.")]
 MaxDf = Annotated[float, Option(help="Leave out words in more documents; up to 1 it is a share.")]
 MostWords = Annotated[int, Option(help="Keep so many words at most, the most frequent.")]

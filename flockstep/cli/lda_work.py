@@ -5,12 +5,13 @@ from __future__ import annotations
 import csv
 import json
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import typer
+from scipy import sparse
 
 from flockstep import units
 from flockstep.cli import consoles, topics
@@ -41,7 +42,7 @@ class Report:
     held_out_perplexity: float | None
 
 
-def words_kept(*, min_df: float, max_df: float, most: int, stop_words: str | None) -> Words:
+def words_kept(*, min_df: float, max_df: float, most: int, stop_words: str | None, ngrams: int) -> Words:
     """Options to what the counting takes: whole numbers are documents, others shares of them."""
     listed: str | list[str] | None = stop_words
     if stop_words is not None and stop_words != "english":
@@ -53,7 +54,35 @@ def words_kept(*, min_df: float, max_df: float, most: int, stop_words: str | Non
         max_df=int(max_df) if max_df > 1 else max_df,
         most=most,
         stop_words=listed,
+        ngrams=ngrams,
     )
+
+
+def seeds(path: Path | None, vocabulary: list[str] | None) -> list[list[int | str]] | None:
+    """A line per topic to the columns of its words."""
+    if path is None:
+        return None
+    if vocabulary is None:
+        raise ValueError("--seeds needs a corpus whose words are known")
+    columns = {word: number for number, word in enumerate(vocabulary)}
+    found: list[list[int | str]] = []
+    for line in sources.read_vocabulary(path):
+        missing = [word for word in line.split() if word not in columns]
+        if missing:
+            raise ValueError(f"{path} has {missing[0]!r}, which is no word of the corpus, or was left out of it")
+        found.append([columns[word] for word in line.split()])
+    return found
+
+
+def resumed(out: Path, path: Path, *, passes: int, jobs: int, **how: Any) -> tuple[LDA, sources.Source]:
+    """The model of a folder, to learn on, and the documents in its words."""
+    saved = files.read(out)
+    left = passes - saved.model.n_iter_
+    if left < 1:
+        raise ValueError(f"the model in {out} has made {saved.model.n_iter_} passes already: ask for more (--passes)")
+    blocks, like = sources.open_like(saved, path, **how)
+    model = saved.model.set_params(warm_start=True, max_iter=left, n_jobs=jobs, verbose=1)
+    return model, replace(like, counts=sparse.vstack(list(blocks), format="csr"))
 
 
 def fit(
@@ -78,10 +107,10 @@ def fit(
         raise typer.Exit(consoles.INTERRUPTED) from None
 
 
-def transform(model: Path, source: Path, *, pattern: str, encoding: str, out: Path) -> None:
+def transform(model: Path, source: Path, *, pattern: str, encoding: str, column: str | None, out: Path) -> None:
     """A line per document: how much of each topic it has."""
     saved = files.read(model)
-    blocks, named = sources.open_like(saved, source, pattern=pattern, encoding=encoding)
+    blocks, named = sources.open_like(saved, source, pattern=pattern, encoding=encoding, column=column)
     out.parent.mkdir(parents=True, exist_ok=True)
     unfinished = out.with_name(f"{out.name}.new")
     number = 0
@@ -158,6 +187,8 @@ def _save(model: LDA, source: sources.Source, out: Path) -> None:
     # Of an earlier model in the same folder.
     for stale in (_REPORT, "topics.csv", "topics.html"):
         (out / stale).unlink(missing_ok=True)
+    # Whoever loads it and fits it means a new one.
+    model.set_params(warm_start=False)
     files.save(out, model, source.vocabulary, text=source.text)
     export.write_topics(out / "topics.csv", model, source.vocabulary)
 

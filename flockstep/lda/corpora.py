@@ -73,6 +73,7 @@ class Supply:
     n_features: int
     n_documents: float
     again: bool = True
+    in_pieces: bool = False
     _first: list[Corpus] = field(default_factory=list)
 
     def batches(self, size: int, rng: np.random.Generator, *, shuffle: bool = True) -> Iterator[Batch]:

@@ -174,6 +174,8 @@ def _learned(model: LDA) -> tuple[dict[str, Any], dict[str, NDArray[Any]], dict[
     for name, value in vars(model).items():
         if name in model.get_params(deep=False) or name in ("topics_", "feature_names_in_"):
             continue
+        if isinstance(value, np.random.RandomState):
+            continue
         if isinstance(value, np.random.Generator):
             random[name] = value.bit_generator.state
         elif name.endswith("_") and isinstance(value, np.ndarray):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -47,6 +48,10 @@ def likelihood_bound(topics: Topics, corpus: Corpus, rules: Rules, *, threads: i
 
 
 def bound_perplexity(topics: Topics, corpus: Corpus, rules: Rules, *, threads: int = 1, ratio: float = 1.0) -> float:
-    """exp(-bound per word)."""
-    bound = likelihood_bound(topics, corpus, rules, threads=threads, ratio=ratio)
-    return float(np.exp(-bound / (corpus.counts.sum(dtype=np.float64) * ratio)))
+    """exp(-bound per word); nan where there are no words."""
+    words = corpus.counts.sum(dtype=np.float64) * ratio
+    if not words:
+        return math.nan
+    with np.errstate(over="ignore"):
+        # Where there are next to no words, all of the topics' own part falls on them: infinite, then.
+        return float(np.exp(-likelihood_bound(topics, corpus, rules, threads=threads, ratio=ratio) / words))

@@ -48,6 +48,9 @@ def fit_on_nodes(
     if isinstance(X, (Stream, Iterator)):
         raise TypeError("fit_on_nodes needs documents in memory, to deal them out, not a stream")
     model._validate_params()
+    for name, usual in (("learning_method", "online"), ("warm_start", False), ("seed_words", None)):
+        if getattr(model, name) != usual:
+            raise ValueError(f"LDA.{name} is for one node: nodes know {usual!r} alone, got {getattr(model, name)!r}")
     counts = model._counts(X, "fit", reset=True)
     seed = int(check_random_state(model.random_state).randint(2**31))
     workload = TopicDocuments(counts, model=model, held_out=eval_docs, seed=seed)

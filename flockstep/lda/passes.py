@@ -1,4 +1,4 @@
-"""Passes over a corpus, in memory or in a stream, with a held-out score on the way and an end when it stands still."""
+"""Passes over a corpus, in memory or in a stream, with a score on the way and an end when it stands still."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flockstep.lda.completion import Completion
 from flockstep.lda.learner import Batch
 from flockstep.lda.progress import Watch
 from flockstep.lda.training import Trainer
@@ -20,7 +19,7 @@ Asked = Callable[[], bool]
 
 @dataclass(frozen=True, kw_only=True)
 class Score:
-    """A look at held-out documents during training."""
+    """A look at documents during training, held out or not."""
 
     documents: int
     """Documents learned from so far."""
@@ -43,14 +42,28 @@ class Patience:
         return self._looks is not None and self._idle >= self._looks
 
 
+class Standstill:
+    """Says when two looks in a row differ by less than ``tolerance``, as scikit-learn has it."""
+
+    def __init__(self, tolerance: float) -> None:
+        self._tolerance, self._last = tolerance, np.inf
+
+    def over(self, perplexity: float) -> bool:
+        """Whether this one was the last."""
+        before, self._last = self._last, perplexity
+        return bool(abs(before - perplexity) < self._tolerance)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Looks:
-    """When to look at held-out documents, and when to have seen enough."""
+    """What to look at on the way, how often, and when to have seen enough."""
 
-    completion: Completion | None
-    every: int | None
-    """Documents between looks; None looks after each pass."""
-    patience: Patience
+    score: Callable[[Trainer], float] | None
+    documents: int | None = None
+    """Between looks; None counts passes instead."""
+    passes: int = 1
+    """Between looks."""
+    over: Callable[[float], bool] = lambda perplexity: False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,11 +106,8 @@ def run_passes(
                 return
             yield batch
 
-    if looks.completion is None:
-        # In one go: where nobody looks, threads need not wait for each other at the end of a pass.
-        pieces: Iterator[Iterator[Batch]] = iter([itertools.chain.from_iterable(counted())])
-    else:
-        pieces = (part for batches in counted() for part in _parts(batches, looks.every))
+    # In one go where nobody looks: threads need not wait for each other at the end of a pass then.
+    pieces = _parts(counted(), looks) if looks.score else iter([itertools.chain.from_iterable(counted())])
     for piece in pieces:
         began = time.perf_counter()
         trainer.run(wanted(piece), of=of, told=watch.told)
@@ -105,23 +115,24 @@ def run_passes(
         if stopped:
             made -= 1
             break
-        if looks.completion is None:
+        if looks.score is None:
             continue
-        perplexity = looks.completion.of_topics(trainer.topics, trainer.alpha)
+        perplexity = looks.score(trainer)
         scores.append(Score(documents=watch.done, seconds=spent, perplexity=perplexity))
         watch.scored(perplexity)
-        if looks.patience.over(perplexity):
+        if looks.over(perplexity):
             break
     return Outcome(passes=made, seconds=spent, scores=scores, stopped=stopped)
 
 
-def _parts(batches: Iterator[Batch], every: int | None) -> Iterator[Iterator[Batch]]:
-    """The batches, cut after every so many documents."""
-    if every is None:
-        yield batches
-        return
-    for head in batches:
-        yield itertools.chain([head], _up_to(batches, every - head.chosen.size))
+def _parts(passes: Iterator[Iterator[Batch]], looks: Looks) -> Iterator[Iterator[Batch]]:
+    """The batches, cut after so many documents of a pass or so many passes."""
+    for batches in passes:
+        if looks.documents is None:
+            yield itertools.chain(batches, itertools.chain.from_iterable(itertools.islice(passes, looks.passes - 1)))
+            continue
+        for head in batches:
+            yield itertools.chain([head], _up_to(batches, looks.documents - head.chosen.size))
 
 
 def _up_to(batches: Iterator[Batch], documents: int) -> Iterator[Batch]:

@@ -29,6 +29,8 @@ from flockstep.lda.bound import psi
 from flockstep.lda.expectations import compiled
 
 Floats = NDArray[np.float32]
+MOST = 1e6
+"""Of a prior: more would be as good as infinite, and much more does not fit single precision."""
 _LEAST, _MOST = 1e-5, 1e3
 _WINDOW, _ROUNDS, _FRESH = 2000, 5, 0.25
 """Documents that are looked at, at least; rounds at a time; the share of them that is new by then."""
@@ -121,8 +123,8 @@ def first_prior(asked: Any, topics: int, *, objective: str) -> MixturePrior:
     alpha = np.asarray(asked, np.float32)
     if alpha.ndim > 1 or (alpha.ndim == 1 and alpha.size != topics):
         raise ValueError(f"LDA.doc_topic_prior must be one number or {topics}, one for each topic, got {alpha.shape}")
-    if not (np.isfinite(alpha) & (alpha > 0)).all():
-        raise ValueError("LDA.doc_topic_prior must be positive, and finite in single precision")
+    if not ((alpha > 0) & (alpha <= MOST)).all():
+        raise ValueError(f"LDA.doc_topic_prior must be positive, and at most {MOST:.0e}")
     return MixturePrior(np.broadcast_to(alpha, topics), learned=False)
 
 

@@ -1,4 +1,4 @@
-"""What a path holds, told by looking at it: a folder of texts, lines of text, a bag-of-words file, or an npz."""
+"""What a path holds, told by looking at it: a folder of texts, lines of text, a table, a bag-of-words file, an npz."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from scipy import sparse
 
 from flockstep.lda.files import Saved
 from flockstep.lda.streams import ArrayFile, BagOfWords, Stream, mapped
-from flockstep.lda.text import HOW, Folder, Lines, Texts, Words, counted, recounted
+from flockstep.lda.tables import Table, is_table
+from flockstep.lda.text import HOW, UTF16, Folder, Lines, Texts, Words, counted, recounted
 
 # A larger file of counts is read anew at every pass: in memory it would take several times as much.
 _HELD = 2**28
@@ -29,8 +30,13 @@ class Kind(StrEnum):
 
     folder = "a folder of texts"
     lines = "a text file with a document per line"
+    table = "a table (CSV, TSV or JSON lines) with texts in a column"
     uci = "a UCI bag-of-words file"
     npz = "an npz of counts"
+
+
+TEXTS = (Kind.folder, Kind.lines, Kind.table)
+"""Those whose words are still to be counted."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +72,10 @@ def kind_of(path: Path) -> Kind:
         raise ValueError(f"{path} is empty")
     if begin.startswith(b"PK\x03\x04"):
         return Kind.npz
+    if is_table(path, begin):
+        return Kind.table
+    if begin.startswith(UTF16):
+        raise ValueError(f"{path} is UTF-16 text, whose lines we do not tell apart: save it as UTF-8")
     if b"\x00" in begin or begin.startswith(b"\x1f\x8b"):
         raise ValueError(f"{path} is of no known format; known are {', '.join(Kind)}")
     lines = begin.split(b"\n")
@@ -80,13 +90,14 @@ def open_source(
     vocabulary: Path | None = None,
     pattern: str = "*",
     encoding: str = "utf-8",
+    column: str | None = None,
 ) -> Source:
     """A corpus to learn from."""
     kind = kind_of(path)
-    if kind in (Kind.folder, Kind.lines):
+    if kind in TEXTS:
         if vocabulary is not None:
             raise ValueError(f"{path} is {kind}, whose words are its own: leave the vocabulary {vocabulary} out")
-        texts = _texts(path, kind, pattern, encoding)
+        texts = _texts(path, kind, pattern, encoding, column)
         counts, found, text = _counted(path, texts, words)
         return Source(kind=kind, counts=counts, vocabulary=found, text=text, texts=texts)
     vocabulary = vocabulary or vocabulary_beside(path)
@@ -97,13 +108,15 @@ def open_source(
     return Source(kind=kind, counts=stream if path.stat().st_size > _HELD else _held(path, stream), vocabulary=named)
 
 
-def open_like(saved: Saved, path: Path, *, pattern: str = "*", encoding: str = "utf-8") -> tuple[Iterable[Any], Source]:
+def open_like(
+    saved: Saved, path: Path, *, pattern: str = "*", encoding: str = "utf-8", column: str | None = None
+) -> tuple[Iterable[Any], Source]:
     """New documents as blocks of counts in the columns of a saved model, and what they are called."""
     kind = kind_of(path)
-    if kind in (Kind.folder, Kind.lines):
+    if kind in TEXTS:
         if saved.vocabulary is None:
             raise ValueError(f"{path} is {kind}, but the model was saved without words and takes only counts")
-        texts = _texts(path, kind, pattern, encoding)
+        texts = _texts(path, kind, pattern, encoding, column)
         text = saved.text or HOW
         return recounted(texts, saved.vocabulary, text), Source(
             kind=kind, counts=None, vocabulary=saved.vocabulary, text=text, texts=texts
@@ -131,7 +144,11 @@ def vocabulary_beside(path: Path) -> Path | None:
     return next((candidate for candidate in candidates if candidate.is_file()), None)
 
 
-def _texts(path: Path, kind: Kind, pattern: str, encoding: str) -> Texts:
+def _texts(path: Path, kind: Kind, pattern: str, encoding: str, column: str | None) -> Texts:
+    if kind is Kind.table:
+        return Table(path, column=column, encoding=encoding)
+    if column is not None:
+        raise ValueError(f"{path} is {kind}, which has no column {column!r}")
     if kind is Kind.folder:
         return Folder(path, pattern=pattern, encoding=encoding)
     return Lines(path, encoding=encoding)

@@ -23,6 +23,8 @@ from sklearn.feature_extraction.text import CountVectorizer
 HOW = {"lowercase": True, "token_pattern": r"(?u)\b[^\W\d_]\w+\b"}
 """What a word is, in scikit-learn's terms; saved with a model, so that new texts are split alike."""
 
+UTF16 = (b"\xff\xfe", b"\xfe\xff")
+"""How such a text begins."""
 _SNIPPET = 240
 # Documents counted at once where there is no need to have them all.
 _BLOCK = 2048
@@ -74,7 +76,7 @@ class Folder:
         """How these documents begin."""
         found = {}
         for number in numbers:
-            found[number] = _beginning(_decoded(self._paths[number].read_bytes(), self._paths[number], self._encoding))
+            found[number] = beginning(_decoded(self._paths[number].read_bytes(), self._paths[number], self._encoding))
         return found
 
 
@@ -108,7 +110,7 @@ class Lines:
     def snippets(self, numbers: Iterable[int]) -> dict[int, str]:
         """How these documents begin."""
         wanted = set(numbers)
-        return {number: _beginning(text) for number, text in enumerate(self) if number in wanted}
+        return {number: beginning(text) for number, text in enumerate(self) if number in wanted}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,26 +124,32 @@ class Words:
     """How many words at most, the most frequent ones."""
     stop_words: str | list[str] | None = None
     """``"english"``, scikit-learn's list, or a list of your own."""
+    ngrams: int = 1
+    """Up to so many words in a row count as one, too."""
 
 
 def counted(texts: Iterable[str], words: Words | None = None) -> tuple[Any, list[str], dict[str, Any]]:
     """Counts (CSR, single precision), the vocabulary, and how words were told apart, which ``recounted`` needs."""
     words = words or Words()
-    vectorizer = CountVectorizer(
-        min_df=words.min_df,
-        max_df=words.max_df,
-        max_features=words.most,
-        stop_words=words.stop_words,
-        dtype=np.float32,
-        **HOW,
+    text: dict[str, Any] = dict(HOW)
+    if words.ngrams > 1:
+        # Two words are neighbours when what was between them is left out.
+        text |= {"ngram_range": [1, words.ngrams], "stop_words": words.stop_words}
+    vectorizer = _vectorizer(
+        {"stop_words": words.stop_words, **text}, min_df=words.min_df, max_df=words.max_df, max_features=words.most
     )
     counts = vectorizer.fit_transform(texts)
-    return counts, [str(word) for word in vectorizer.get_feature_names_out()], HOW
+    return counts, [str(word) for word in vectorizer.get_feature_names_out()], text
+
+
+def _vectorizer(text: Mapping[str, Any], **more: Any) -> CountVectorizer:
+    # Files know no tuples.
+    return CountVectorizer(dtype=np.float32, **{**text, "ngram_range": tuple(text.get("ngram_range", (1, 1)))}, **more)
 
 
 def recounted(texts: Iterable[str], vocabulary: list[str], text: Mapping[str, Any]) -> Iterator[Any]:
     """Counts of a known vocabulary, in blocks of documents; other words are passed over."""
-    vectorizer = CountVectorizer(vocabulary=vocabulary, dtype=np.float32, **text)
+    vectorizer = _vectorizer(text, vocabulary=vocabulary)
     reader = iter(texts)
     while block := list(itertools.islice(reader, _BLOCK)):
         yield vectorizer.transform(block)
@@ -151,14 +159,16 @@ def _decoded(content: bytes, where: object, encoding: str) -> str:
     try:
         return content.decode(encoding)
     except UnicodeDecodeError as error:
+        likely = "utf-16" if content.startswith(UTF16) else "latin-1"
         raise ValueError(
             f"{where} is not {encoding} text: {error.reason} at byte {error.start}\n"
-            "  name its encoding (such as latin-1), or leave the file out"
+            f"  name its encoding (such as {likely}), or leave the file out"
         ) from None
     except LookupError:
         raise ValueError(f"there is no encoding {encoding!r}") from None
 
 
-def _beginning(text: str) -> str:
+def beginning(text: str) -> str:
+    """As much of a text as shows what it is about."""
     words = " ".join(text[: 4 * _SNIPPET].split())
     return words if len(words) <= _SNIPPET else words[: _SNIPPET - 1] + "…"

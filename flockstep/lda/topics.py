@@ -109,6 +109,7 @@ class Topics:
         """n <- exp(log_decay) n + statistics."""
         step = max(update.log_decay, LEAST_LOG)
         with self._turn:
+            self._be_writable()
             self.folds += 1
             self.log_decay += step
             now = self.log_decay
@@ -122,8 +123,14 @@ class Topics:
 
     def settle(self) -> Floats:
         """Apply all decay that is due to every row, in place; n as a whole, prior left out."""
+        self._be_writable()
         _settle(self.rows, self.stamps, self.log_decay)
         return self.rows
+
+    def _be_writable(self) -> None:
+        """A table that was loaded by memory map for reading alone is copied when it is first to change."""
+        if not (self.rows.flags.writeable and self.stamps.flags.writeable):
+            self.rows, self.stamps = self.rows.copy(), self.stamps.copy()
 
     def table(self) -> Floats:
         """lambda: pseudo-counts of words by topics, prior included. The same array until something is folded in."""

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
-from typing import Protocol
+from dataclasses import replace
+from typing import Any, Protocol
 
-from flockstep.lda.learner import Batch, Learner, Rules
+import numpy as np
+
+from flockstep.lda.learner import Batch, Learner, Rules, first_gamma
 from flockstep.lda.priors import MixturePrior
 from flockstep.lda.topics import Floats, Topics, Update
 
@@ -72,7 +75,7 @@ class Trainer:
         threads: int = 1,
         prior: MixturePrior | None = None,
     ) -> None:
-        self.topics, self.schedule, self._prior = topics, schedule, prior
+        self.topics, self.schedule, self._prior, self._rules = topics, schedule, prior, rules
         self._learners = [Learner(topics, rules, prior) for _ in range(threads)]
         self._telling = threading.Lock()
 
@@ -111,7 +114,38 @@ class Trainer:
                     told(batch.chosen.size)
 
 
-def _await(jobs: list[Future[None]]) -> None:
+class WholeTrainer(Trainer):
+    """Takes batches that are the whole corpus: each replaces all that was known, as batch variational Bayes does.
+
+    Documents begin with the same noise however many threads there are.
+    """
+
+    def run(
+        self, batches: Iterable[Batch], *, of: float, told: Told | None = None, recorder: Recorder | None = None
+    ) -> None:
+        """Learn from the corpus as often as it comes, every thread from its part of it."""
+        for corpus in batches:
+            self.schedule.next()
+            gamma = np.empty((corpus.chosen.size, self.topics.n_topics), np.float32)
+            first_gamma(gamma, corpus.seed)
+            memory = np.empty_like(gamma)
+            memory[corpus.chosen] = gamma
+            parts = [part for part in np.array_split(corpus.chosen, len(self._learners)) if part.size]
+            own = [replace(corpus, chosen=part, memory=memory) for part in parts]
+            with ThreadPoolExecutor(len(own), thread_name_prefix="lda") as pool:
+                pairs = zip(self._learners, own, strict=False)
+                jobs = [pool.submit(learner.learn, part, rate=1.0, of=part.chosen.size) for learner, part in pairs]
+                _await(jobs)
+            if self._prior is not None:
+                self._prior.take(memory, self._prior.alpha, after=self._rules.prior_after)
+            for k, job in enumerate(jobs):
+                # Only the first lets go of what was there.
+                self.topics.fold(job.result() if k == 0 else replace(job.result(), log_decay=0.0))
+            if told is not None:
+                told(corpus.chosen.size)
+
+
+def _await(jobs: Sequence[Future[Any]]) -> None:
     """Until all are done or one failed, whose error this raises."""
     waiting = set(jobs)
     while waiting:

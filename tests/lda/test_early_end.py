@@ -55,8 +55,8 @@ def test_as_far_as_it_came_it_is_what_was_never_stopped(corpus):
 
 @pytest.mark.parametrize("every", [None, 40])
 def test_between_looks_too(corpus, every):
-    model = LDA(5, max_iter=10**6, batch_size=20, random_state=0, evaluate_every=every)
-    model.fit(corpus[:100], eval_docs=corpus[100:], stop=Asked(13))
+    model = LDA(5, max_iter=10**6, batch_size=20, random_state=0)
+    model.fit(corpus[:100], eval_docs=corpus[100:], eval_docs_every=every, stop=Asked(13))
     assert (model.n_batch_iter_, model.n_iter_) == (14, 2)
     # After each pass of five batches, or after every two and at the end of a pass.
     assert len(model.eval_scores_) == (2 if every is None else 7)

@@ -104,7 +104,7 @@ def test_a_held_out_score_on_the_way(corpus):
 
 @pytest.mark.parametrize(("every", "looks"), [(1, 5), (20, 5), (30, 3), (1000, 1)])
 def test_looks_within_a_pass(corpus, every, looks):
-    model = LDA(5, max_iter=1, batch_size=20, evaluate_every=every).fit(corpus[:100], eval_docs=corpus[100:])
+    model = LDA(5, max_iter=1, batch_size=20).fit(corpus[:100], eval_docs=corpus[100:], eval_docs_every=every)
     assert len(model.eval_scores_) == looks
     assert model.eval_scores_[-1]["documents"] == 100
 
@@ -221,7 +221,9 @@ def test_before_it_is_fitted(corpus, name):
         {"learning_delay": -1},
         {"max_iter": -1},
         {"patience": 0},
-        {"evaluate_every": 0},
+        {"evaluate_every": 1.5},
+        {"learning_method": "both"},
+        {"perp_tol": -1.0},
         {"n_jobs": 1.5},
     ],
 )
