@@ -14,7 +14,8 @@ batches of all workers, as far as each has heard, so that they follow one schedu
 while a push is under way; what it learns meanwhile is in its next push, and nothing is lost or counted twice. Numbers
 of 8 or 16 bits are rounded by a coin, right on average, so that there is nothing for a last push to make good.
 If the server is gone, workers go on, ``patience`` steps at most; one that was started anew takes the table of the
-first worker that has a newer one.
+first worker that has a newer one. With no patience at all (None) a dead server is not waited for: each worker learns on
+by itself, and what they have at the end is theirs to put together.
 
 The scheme is DPSGD's: Mohamad, Alamri, Bouchachia, Machine Learning 2022, arXiv 2210.02882; the updates are those of
 Hoffman, Blei, Wang, Paisley 2013. Only the abstract of the first was at hand: the program and the pairs are ours.
@@ -51,11 +52,12 @@ class DPSVI:
     much."""
     server: int = 0
     server_trains: bool = True
-    patience: int = 1000
+    patience: int | None = 1000
 
     def __post_init__(self) -> None:
-        for name in ("local_steps", "patience"):
-            check.whole(self, name, getattr(self, name))
+        check.whole(self, "local_steps", self.local_steps)
+        if self.patience is not None:
+            check.whole(self, "patience", self.patience)
         for name in ("ahead", "server"):
             check.whole(self, name, getattr(self, name), at_least=0)
         check.one_of(self, "bits", self.bits, WIDTHS)

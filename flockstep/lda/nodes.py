@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import torch
 from sklearn.utils import check_random_state
 
 from flockstep import check
@@ -18,8 +19,8 @@ from flockstep.lda.training import usable_batch
 from flockstep.lda.workload import TopicDocuments
 from flockstep.trace import Row, Trace
 
-EXCHANGE = DPSVI()
-"""A push every four batches, of which a worker does not wait for the reply."""
+EXCHANGE = DPSVI(patience=None)
+"""A push every four batches, of which a worker does not wait for the reply. Who dies here does not come back."""
 
 
 def fit_on_nodes(
@@ -38,10 +39,11 @@ def fit_on_nodes(
     """Fit ``model`` in place by ``nodes`` workers, each with ``n_jobs`` lock-free threads and documents of its own.
 
     All together go through ``max_iter`` times as many documents as there are; if one is killed, the others take its
-    part. With ``eval_docs``, some ``rows`` looks at held-out documents are taken beside the training, and ``callback``
-    sees each; losses of the trace are their perplexity. Once ``stop`` says yes, the nodes end early, and the model has
-    what they learned. Under torchrun this runs one of the nodes that it started, and the model is fitted where the
-    server is.
+    part; if that is the server, each learns on by itself, and the model is the mean of theirs.
+
+    With ``eval_docs``, some ``rows`` looks at held-out documents are taken beside the training, and ``callback`` sees
+    each; losses of the trace are their perplexity. Once ``stop`` says yes, the nodes end early, and the model has what
+    they learned. Under torchrun this runs one of the nodes that it started, and the model is fitted where the server is.
     """
     check.whole("fit_on_nodes", "nodes", nodes)
     check.whole("fit_on_nodes", "rows", rows)
@@ -75,9 +77,11 @@ def fit_on_nodes(
         on_row=callback if eval_docs is not None else None,
         stop=stop,
     )
-    # Where the server died, any other has learned nearly the same.
     learned = [x for rank, x in trace.models.items() if strategy.server_trains or rank != strategy.server]
-    workload.fill(model, trace.models.get(strategy.server, next(iter(trace.models.values()))), priors_of=learned)
+    # Where the server died, what the others have had one beginning: their topics are the same ones.
+    alone = strategy.server not in trace.models
+    table = torch.stack(learned).mean(0) if alone else trace.models[strategy.server]
+    workload.fill(model, table, priors_of=learned)
     _tell(
         model,
         trace,

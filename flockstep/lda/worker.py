@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -15,6 +16,8 @@ from flockstep.node import Node, Pending
 
 if TYPE_CHECKING:
     from flockstep.lda.dpsvi import DPSVI
+
+log = logging.getLogger("flockstep")
 
 
 @dataclass
@@ -42,6 +45,8 @@ class Worker:
         """Own batches that are in no push yet."""
         self._number, self._greeted, self._last = HELLO, False, False
         self._unsent = 0
+        self._abandoned = False
+        """Whether the server is dead, and nobody expects it back."""
         self._alone = self._misses = 0
         """Since the last reply: steps taken, and pushes in vain."""
         self._push: _Push | None = None
@@ -66,6 +71,8 @@ class Worker:
         self._unsent += 1
         self._alone += 1
         self._fresh += self._documents.batches_per_step
+        if self._abandoned:
+            return
         if self._pending is not None and (self._pending.done or self._unsent >= self._settings.ahead):
             self._merge(await self._pending)
             self._pending = None
@@ -78,7 +85,7 @@ class Worker:
             self._merge(await self._pending)
             self._pending = None
         self._last = True
-        while self._fresh or self._push is not None:
+        while (self._fresh or self._push is not None) and not self._abandoned:
             await self._exchange(wait=True)
             if self._misses and self._settings.server not in self._node.peers():
                 await self._node.linger()
@@ -171,6 +178,11 @@ class Worker:
         self._node.count("server lost")
         self._misses += 1
         server, patience = self._settings.server, self._settings.patience
+        if patience is None:
+            if server not in self._node.peers() and not self._abandoned:
+                log.warning("node %d: the server, node %d, is dead; it learns on by itself", self._node.rank, server)
+                self._abandoned = True
+            return
         # Who has no more steps to take still tries as often as it would have in so many.
         if max(self._alone, self._misses * self._settings.local_steps) > patience:
             alive = server in self._node.peers()

@@ -13,6 +13,7 @@ from test_dpsvi import Counting, counts, model
 
 import flockstep as fs
 from flockstep.lda import LDA
+from flockstep.lda import nodes as lda_nodes
 from flockstep.lda.completion import Completion
 from flockstep.lda.dpsvi import DPSVI
 from flockstep.lda.nodes import fit_on_nodes
@@ -60,6 +61,40 @@ def test_a_process_that_is_killed_costs_its_last_batches_only():
     np.testing.assert_array_equal(learned[:2], [60, 60])
     assert 15 <= learned[2] <= 20
     assert 2 not in trace.models
+
+
+class Doomed(TopicDocuments):
+    """The server is killed at its 30th batch."""
+
+    victim = 0
+
+    def gradient(self, x, rng):
+        self.batches = getattr(self, "batches", 0) + 1
+        if self._part == self.victim and self.batches == 30:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().gradient(x, rng)
+
+
+class DoomedWorker(Doomed):
+    """A worker is."""
+
+    victim = 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("doomed", [Doomed, DoomedWorker])
+def test_whoever_is_killed_the_others_go_on_and_it_is_said(doomed, monkeypatch, caplog):
+    victim = doomed.victim
+    monkeypatch.setattr(lda_nodes, "TopicDocuments", doomed)
+    ours = LDA(6, objective="map", batch_size=25, max_iter=12, random_state=0)
+    trace = fit_on_nodes(ours, LEARNED, nodes=3)
+    assert f"node {victim} was killed by SIGKILL" in caplog.text
+    assert "the others go on" in caplog.text
+    assert sorted(trace.models) == [rank for rank in range(3) if rank != victim]
+    begun = TopicDocuments(LEARNED, model=ours, held_out=HELD_OUT)
+    assert Completion(HELD_OUT).of_components(ours.components_) < 0.65 * begun.loss(begun.start())
+    # They took its part.
+    assert sum(node.steps for node in trace.nodes) >= 12 * 700 / 25 - 30
 
 
 @pytest.mark.slow

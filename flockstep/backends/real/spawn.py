@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
@@ -28,6 +29,7 @@ from flockstep.errors import FlockstepError, NodeDied, NodeFailed, located
 _GRACE = 2.0
 # How often whoever may stop the run is asked.
 _LOOK_EVERY = 0.1
+_log = logging.getLogger("flockstep")
 
 
 def run_processes(job: Job, on_row: OnRow | None, stop: Stop | None) -> dict[int, Outcome]:
@@ -96,7 +98,10 @@ class _Children:
             del self._ranks[connection]
             if rank not in self._outcomes and rank not in self._errors:
                 self._rendezvous.bury(rank)
-                (self._deaths if self._one_sided else self._errors)[rank] = self._death(rank)
+                death = self._death(rank)
+                (self._deaths if self._one_sided else self._errors)[rank] = death
+                if self._one_sided and self._ranks:
+                    _log.warning("%s; the others go on", death)
             return
         if kind == "row" and on_row is not None:
             on_row(thing)
