@@ -43,7 +43,7 @@ def fit_on_nodes(
 
     With ``eval_docs``, some ``rows`` looks at held-out documents are taken beside the training, and ``callback`` sees
     each; losses of the trace are their perplexity. Once ``stop`` says yes, the nodes end early, and the model has what
-    they learned. Under torchrun this runs one of the nodes that it started, and the model is fitted where the server is.
+    they learned. Under torchrun this runs one of the nodes it started, and the model is fitted where the server is.
     """
     check.whole("fit_on_nodes", "nodes", nodes)
     check.whole("fit_on_nodes", "rows", rows)
