@@ -40,7 +40,7 @@ you ask for it.
   flockstep lda fit my-texts/ --topics 50 --jobs 2 --out my-topics
   flockstep lda fit mails/ --pattern "*.eml" --encoding latin-1 --out mails-lda
   flockstep lda fit abstracts.txt.gz --stop-words english --min-df 5 --out lda
-  flockstep lda fit reviews.csv --column text --ngrams 2 --out reviews-lda
+  flockstep lda fit reviews.csv --column text --by year --ngrams 2 --out reviews-lda
   flockstep lda fit my-texts/ --passes 20 --resume --out my-topics
   flockstep lda fit my-texts/ --seeds words.txt --out my-topics
   flockstep lda fit docword.nips.txt.gz --vocab vocab.nips.txt --out nips
@@ -113,6 +113,7 @@ def fit(
     pattern: asked.Pattern = "*",
     encoding: asked.Encoding = "utf-8",
     column: asked.Column = None,
+    by: asked.By = None,
     ngrams: asked.NGrams = 1,
     min_df: asked.MinDf = 2,
     max_df: asked.MaxDf = 0.5,
@@ -135,10 +136,10 @@ def fit(
         if resume:
             if nodes > 1 or seeds is not None:
                 raise ValueError("--resume goes on with one model in one process: leave --nodes and --seeds out")
-            model, corpus = work.resumed(out, source, passes=passes, jobs=jobs, **how)
+            model, corpus = work.resumed(out, source, passes=passes, jobs=jobs, by=by, **how)
         else:
             kept = work.words_kept(min_df=min_df, max_df=max_df, most=most_words, stop_words=stop_words, ngrams=ngrams)
-            corpus = work.sources.open_source(source, words=kept, vocabulary=vocab, **how)
+            corpus = work.sources.open_source(source, words=kept, vocabulary=vocab, by=by, **how)
             model = work.LDA(
                 n_components=topics,
                 objective=objective.value,

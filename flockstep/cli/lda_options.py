@@ -68,6 +68,10 @@ Vocab = Annotated[
 Pattern = Annotated[str, Option(help="Which files of a folder are documents.")]
 Encoding = Annotated[str, Option(help="How texts are encoded.")]
 Column = Annotated[str | None, Option(help="The column of a table that has the texts.", show_default=False)]
+By = Annotated[
+    str | None,
+    Option(help="A column of a table to tell topics by: a year, a source; a picture on the page.", show_default=False),
+]
 NGrams = Annotated[int, Option(help="Count up to so many words in a row as one, too: 2 finds 'new york'.")]
 MinDf = Annotated[float, Option(help="Leave out words in fewer documents; below 1 it is a share.")]
 MaxDf = Annotated[float, Option(help="Leave out words in more documents; up to 1 it is a share.")]

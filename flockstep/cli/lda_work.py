@@ -28,6 +28,7 @@ from flockstep.trace import Row
 
 _SCORED_WORDS = 10
 _REPORT = "report.json"
+_TYPICAL = 20
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ def seeds(path: Path | None, vocabulary: list[str] | None) -> list[list[int | st
     return found
 
 
-def resumed(out: Path, path: Path, *, passes: int, jobs: int, **how: Any) -> tuple[LDA, sources.Source]:
+def resumed(out: Path, path: Path, *, passes: int, jobs: int, by: str | None, **how: Any) -> tuple[LDA, sources.Source]:
     """The model of a folder, to learn on, and the documents in its words."""
     saved = files.read(out)
     left = passes - saved.model.n_iter_
@@ -82,7 +83,8 @@ def resumed(out: Path, path: Path, *, passes: int, jobs: int, **how: Any) -> tup
         raise ValueError(f"the model in {out} has made {saved.model.n_iter_} passes already: ask for more (--passes)")
     blocks, like = sources.open_like(saved, path, **how)
     model = saved.model.set_params(warm_start=True, max_iter=left, n_jobs=jobs, verbose=1)
-    return model, replace(like, counts=sparse.vstack(list(blocks), format="csr"))
+    labels = sources.labels_of(like.texts, by) if by is not None else None
+    return model, replace(like, counts=sparse.vstack(list(blocks), format="csr"), by=by or "", labels=labels)
 
 
 def fit(
@@ -197,7 +199,8 @@ def _tell(model: LDA, source: sources.Source, out: Path, *, seconds: float, show
     """The table, and the page to explore."""
     words = words_of(model, source.vocabulary)
     with consoles.messages().status("looking at all documents ..."):
-        seen = survey(model, source.counts)
+        typical = min(_TYPICAL, max(5, 2000 // model.n_components))
+        seen = survey(model, source.counts, typical=typical, by=source.by, labels=source.labels)
         report = _report(model, source, seen)
         (out / _REPORT).write_text(json.dumps(asdict(report), indent=1) + "\n", encoding="utf8")
         page = _page(model, words, source, seen, report, out)
@@ -259,17 +262,14 @@ def _table(model: LDA, words: list[str], report: Report, title: str, count: int)
 def _page(model: LDA, words: list[str], source: sources.Source, seen: Survey, report: Report, out: Path) -> str:
     numbers = sorted(set(seen.typical.ravel().tolist()))
     path = out / "topics.html"
-    try:
-        write_page(
-            path,
-            model,
-            words,
-            survey=seen,
-            titles=source.titles(numbers),
-            snippets=source.snippets(numbers),
-            coherence=[float("nan") if score is None else score for score in report.npmi],
-            title=f"{model.n_components} topics",
-        )
-    except ModuleNotFoundError as missing:
-        return f"\nNo page: {missing}"
+    write_page(
+        path,
+        model,
+        words,
+        survey=seen,
+        titles=source.titles(numbers),
+        snippets=source.snippets(numbers),
+        coherence=[float("nan") if score is None else score for score in report.npmi],
+        title=f"{source.name}: {model.n_components} topics",
+    )
     return f"\nPage:   {path}"

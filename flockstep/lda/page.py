@@ -29,6 +29,7 @@ _SHOWN = 30
 _WEIGHTS = np.linspace(0.0, 1.0, 11)
 _NEIGHBORS = 5
 _IN_TABLE = 12
+_TOPICS_OF_WORD, _LEAST_PART = 8, 0.01
 
 
 def write_page(
@@ -46,16 +47,14 @@ def write_page(
 
     ``titles`` and ``snippets`` say what to call a document, by its number in that corpus, and how it begins.
     """
-    library = pages.library("lda")
     told = _told(model, words_of(model, vocabulary), survey, titles or {}, snippets or {}, coherence)
     told["title"] = title
     parts = {
         "TITLE": html.escape(title),
         "ABOUT": html.escape(_about(told, survey)),
-        "ROWS": "\n".join(_row(number, topic, told["words"]) for number, topic in enumerate(told["topics"])),
+        "ROWS": "\n".join(_row(number, told["topics"][number], told["words"]) for number in _by_size(told["topics"])),
         "SCORED": "unscored" if coherence is None else "scored",
         "STYLE": pages.file("look.css") + pages.file("page.css", _HERE),
-        "LIBRARY": library,
         "DATA": pages.as_script(told),
         "PROGRAM": pages.file("page.js", _HERE),
     }
@@ -94,15 +93,38 @@ def _told(
                 "shares": [_number(share) for share in shares],
                 "near": [[j, _number(apart[k, j])] for j in _nearest(apart[k], k)],
                 "documents": [] if survey is None else _documents(survey, k, titles, snippets),
+                **_in_groups(survey, k),
             }
         )
     return {
+        "wordTopics": [_topics_of(components[:, column], totals, sizes) for column in shown],
+        "groups": None
+        if survey is None or survey.groups is None
+        else {"by": survey.groups.by, "names": survey.groups.names},
         "topics": topics,
         "words": [words[column] for column in shown],
         "frequencies": [_number(frequencies[column]) for column in shown],
         "tokens": None if survey is None else _number(survey.tokens),
         "shown": _SHOWN,
     }
+
+
+def _by_size(topics: list[dict[str, Any]]) -> list[int]:
+    return sorted(range(len(topics)), key=lambda k: -(topics[k]["size"] or 0.0))
+
+
+def _topics_of(column: NDArray[Any], totals: NDArray[np.float64], sizes: NDArray[np.float64]) -> list[list[Any]]:
+    """Where a word belongs: the topics that have most of it, and how much."""
+    parts = column / totals * sizes
+    parts = parts / parts.sum()
+    most = np.argsort(-parts, kind="stable")[:_TOPICS_OF_WORD].tolist()
+    return [[k, _number(parts[k])] for k in most if parts[k] >= _LEAST_PART]
+
+
+def _in_groups(survey: Survey | None, topic: int) -> dict[str, Any]:
+    if survey is None or survey.groups is None:
+        return {}
+    return {"groups": [_number(share) for share in survey.groups.shares[:, topic]]}
 
 
 def _mixture(components: NDArray[Any], totals: NDArray[np.float64], sizes: NDArray[np.float64]) -> NDArray[np.float64]:

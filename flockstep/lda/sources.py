@@ -44,12 +44,17 @@ class Source:
     """A corpus that was opened: counts, and what is known of words and documents."""
 
     kind: Kind
+    name: str
+    """Of the file or folder."""
     counts: Any
     """A CSR matrix, or a stream of them where it is large."""
     vocabulary: list[str] | None
     text: dict[str, Any] | None = None
     """How texts were turned into words, where they were."""
     texts: Texts | None = None
+    by: str = ""
+    labels: list[str] | None = None
+    """What a column of that name says of each document."""
 
     def titles(self, numbers: Iterable[int]) -> dict[int, str]:
         """What to call these documents; nothing where they have no names."""
@@ -91,6 +96,7 @@ def open_source(
     pattern: str = "*",
     encoding: str = "utf-8",
     column: str | None = None,
+    by: str | None = None,
 ) -> Source:
     """A corpus to learn from."""
     kind = kind_of(path)
@@ -99,13 +105,28 @@ def open_source(
             raise ValueError(f"{path} is {kind}, whose words are its own: leave the vocabulary {vocabulary} out")
         texts = _texts(path, kind, pattern, encoding, column)
         counts, found, text = _counted(path, texts, words)
-        return Source(kind=kind, counts=counts, vocabulary=found, text=text, texts=texts)
+        labels = None if by is None else labels_of(texts, by)
+        return Source(
+            kind=kind,
+            name=path.name,
+            counts=counts,
+            vocabulary=found,
+            text=text,
+            texts=texts,
+            by=by or "",
+            labels=labels,
+        )
     vocabulary = vocabulary or vocabulary_beside(path)
     named = None if vocabulary is None else read_vocabulary(vocabulary)
     stream = _stream(path, kind, None if named is None else len(named))
     if named is not None and len(named) != stream.n_features:
         raise ValueError(f"{vocabulary} has {len(named)} words, but {path} {stream.n_features}")
-    return Source(kind=kind, counts=stream if path.stat().st_size > _HELD else _held(path, stream), vocabulary=named)
+    return Source(
+        kind=kind,
+        name=path.name,
+        counts=stream if path.stat().st_size > _HELD else _held(path, stream),
+        vocabulary=named,
+    )
 
 
 def open_like(
@@ -119,14 +140,21 @@ def open_like(
         texts = _texts(path, kind, pattern, encoding, column)
         text = saved.text or HOW
         return recounted(texts, saved.vocabulary, text), Source(
-            kind=kind, counts=None, vocabulary=saved.vocabulary, text=text, texts=texts
+            kind=kind, name=path.name, counts=None, vocabulary=saved.vocabulary, text=text, texts=texts
         )
     stream = _stream(path, kind, saved.model.n_features_in_)
     if stream.n_features != saved.model.n_features_in_:
         raise ValueError(
             f"{path} has {stream.n_features} words, but the model was fitted with {saved.model.n_features_in_}"
         )
-    return stream, Source(kind=kind, counts=None, vocabulary=saved.vocabulary)
+    return stream, Source(kind=kind, name=path.name, counts=None, vocabulary=saved.vocabulary)
+
+
+def labels_of(texts: Texts | None, column: str) -> list[str]:
+    """What a column says of each document."""
+    if isinstance(texts, Table):
+        return texts.labels(column)
+    raise ValueError(f"only a table has a column {column!r} to tell topics by")
 
 
 def read_vocabulary(path: Path) -> list[str]:

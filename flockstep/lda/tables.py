@@ -41,7 +41,7 @@ class Table:
         # A table saved by a spreadsheet begins with a mark that is no part of the first column's name.
         self._path, self._encoding = path, "utf-8-sig" if encoding.lower() in ("utf-8", "utf8") else encoding
         self._delimiter = _CSV.get(_ending(path))
-        columns = self._columns()
+        columns = self._names = self._columns()
         if column is None:
             raise ValueError(
                 f"{path} is a table with the columns {', '.join(columns)}: name the one that has the texts (--column)"
@@ -51,10 +51,16 @@ class Table:
         self._column = column
 
     def __iter__(self) -> Iterator[str]:
-        return (text for _, text in self._rows())
+        return (text for _, text in self._rows(self._column))
+
+    def labels(self, column: str) -> list[str]:
+        """What another column says of each document."""
+        if column not in self._names:
+            raise ValueError(f"{self._path} has no column {column!r}; it has {', '.join(self._names)}")
+        return [text.strip() for _, text in self._rows(column, plain=True)]
 
     def __len__(self) -> int:
-        return sum(1 for _ in self._rows())
+        return sum(1 for _ in self._rows(self._column))
 
     def title(self, number: int) -> str:
         """The number of the row, from 1."""
@@ -63,7 +69,7 @@ class Table:
     def snippets(self, numbers: Iterable[int]) -> dict[int, str]:
         """How these documents begin."""
         wanted = set(numbers)
-        return {number: beginning(text) for number, text in self._rows() if number in wanted}
+        return {number: beginning(text) for number, text in self._rows(self._column) if number in wanted}
 
     def _columns(self) -> list[str]:
         with self._opened() as file:
@@ -71,17 +77,18 @@ class Table:
                 return next(csv.reader(file, delimiter=self._delimiter), [])
             return list(next((row for _, row in self._objects(file)), {}))
 
-    def _rows(self) -> Iterator[tuple[int, str]]:
+    def _rows(self, column: str, *, plain: bool = False) -> Iterator[tuple[int, str]]:
         with self._opened() as file:
             if self._delimiter is None:
-                yield from ((number, self._text(row, line)) for number, (line, row) in enumerate(self._objects(file)))
+                for number, (line, row) in enumerate(self._objects(file)):
+                    yield number, self._plain(row.get(column)) if plain else self._text(row, line)
                 return
             csv.field_size_limit(_LONGEST)
-            rows = csv.reader(file, delimiter=self._delimiter)
-            place = next(rows).index(self._column)
-            for number, row in enumerate(row for row in rows if row):
+            lines = csv.reader(file, delimiter=self._delimiter)
+            place = next(lines).index(column)
+            for number, fields in enumerate(fields for fields in lines if fields):
                 # A short row has no text, as an empty field has none.
-                yield number, row[place] if place < len(row) else ""
+                yield number, fields[place] if place < len(fields) else ""
 
     def _objects(self, file: Iterable[str]) -> Iterator[tuple[int, dict[str, Any]]]:
         for number, line in enumerate(file, start=1):
@@ -95,6 +102,10 @@ class Table:
             if not fine:
                 raise ValueError(f"line {number} of {self._path} is not a JSON object")
             yield number, row
+
+    @staticmethod
+    def _plain(value: Any) -> str:
+        return "" if value is None else str(value)
 
     def _text(self, row: dict[str, Any], line: int) -> str:
         text = row.get(self._column)

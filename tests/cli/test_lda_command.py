@@ -147,15 +147,6 @@ def test_a_file_too_large_to_hold_is_streamed(tmp_path, monkeypatch):
     assert "held-out perplexity" in result.stdout
 
 
-def test_without_plotly_there_is_no_page_but_everything_else(corpus, tmp_path, monkeypatch):
-    assert fit(corpus, tmp_path / "out").exit_code == 0
-    monkeypatch.setitem(sys.modules, "plotly.offline", None)
-    result = fit(corpus, tmp_path / "out")
-    assert result.exit_code == 0
-    assert 'No page: the page needs plotly: pip install "flockstep[lda]"' in result.stdout
-    assert not (tmp_path / "out" / "topics.html").exists()
-
-
 def test_without_scikit_learn_there_is_one_line_to_type(monkeypatch):
     for name in [name for name in sys.modules if name.startswith("flockstep.lda") or name == "flockstep.cli.lda_work"]:
         monkeypatch.delitem(sys.modules, name)

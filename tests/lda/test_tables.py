@@ -149,3 +149,15 @@ def test_what_is_not_counted_yet_is_refused(verb, given, said):
     model = LDA(2, max_iter=1).fit(np.ones((3, 4))) if verb == "transform" else LDA(2)
     with pytest.raises(TypeError, match=rf"LDA\.{verb} takes counts, documents by words, and {said}"):
         getattr(model, verb)(given)
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.jsonl"])
+def test_what_another_column_says(tmp_path, name):
+    path = WRITTEN[name](tmp_path / name)
+    source = sources.open_source(path, column="body", by="id", words=Words(min_df=1, max_df=1.0))
+    assert (source.by, source.labels) == ("id", ["0", "1", "2", "3", "4"])
+    with pytest.raises(ValueError, match="has no column 'when'; it has id, body"):
+        sources.open_source(path, column="body", by="when", words=Words(min_df=1, max_df=1.0))
+    (tmp_path / "a.txt").write_text("one two\ntwo three\n")
+    with pytest.raises(ValueError, match="only a table has a column 'id' to tell topics by"):
+        sources.open_source(tmp_path / "a.txt", by="id", words=Words(min_df=1, max_df=1.0))
