@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import torch
 from sklearn.utils import check_random_state
 
 from flockstep import check
 from flockstep.backends.real.launch import launch
 from flockstep.budget import Budget
+from flockstep.lda.corpora import Corpus
+from flockstep.lda.doubts import doubt_sizes, doubt_topics
 from flockstep.lda.dpsvi import DPSVI
 from flockstep.lda.estimator import LDA
 from flockstep.lda.progress import compile_loops
@@ -82,6 +85,11 @@ def fit_on_nodes(
     alone = strategy.server not in trace.models
     table = torch.stack(learned).mean(0) if alone else trace.models[strategy.server]
     workload.fill(model, table, priors_of=learned)
+    corpus = Corpus.of(counts)
+    words = corpus.counts.sum(dtype=np.float64)
+    doubt_sizes(topics=model.n_components, documents=len(corpus), words=words)
+    if words:
+        doubt_topics(model.topics_, model._prior.alpha, corpus)
     _tell(
         model,
         trace,

@@ -134,6 +134,17 @@ def test_an_estimator_is_fitted_by_threads():
     assert ours.training_seconds_ > 0
 
 
+@pytest.mark.parametrize(("name", "value"), [("learning_method", "batch"), ("warm_start", True), ("seed_words", [[1]])])
+def test_what_nodes_do_not_know_is_refused(name, value):
+    with pytest.raises(ValueError, match=rf"LDA\.{name} is for one node"):
+        fit_on_nodes(LDA(2, **{name: value}), LEARNED, nodes=2)
+
+
+def test_doubts_are_said_here_too(caplog):
+    fit_on_nodes(LDA(60, batch_size=10, max_iter=1), LEARNED[:40], nodes=2, on="threads")
+    assert "60 topics from 40 documents" in caplog.text
+
+
 def test_refusals():
     with pytest.raises(ValueError, match=r"fit_on_nodes.nodes must be at least 1"):
         fit_on_nodes(LDA(2), LEARNED, nodes=0)
