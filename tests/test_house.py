@@ -156,3 +156,9 @@ def test_a_test_that_needs_more_than_is_installed_says_so_first(path):
         if isinstance(statement, ast.Import | ast.ImportFrom):
             names = [statement.module] if isinstance(statement, ast.ImportFrom) else [a.name for a in statement.names]
             assert {name.split(".")[0] for name in names} <= ALWAYS
+
+
+def test_no_two_test_files_have_one_name():
+    """pytest imports them by name: of two, one is not found, and which depends on who else is collected."""
+    names = [path.name for path in TESTS.rglob("*.py") if path.name not in ("conftest.py", "__init__.py")]
+    assert sorted(set(names)) == sorted(names)
