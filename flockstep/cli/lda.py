@@ -138,13 +138,13 @@ def fit(
                 raise ValueError("--resume goes on with one model in one process: leave --nodes and --seeds out")
             model, corpus = work.resumed(out, source, passes=passes, jobs=jobs, by=by, **how)
         else:
-            kept = work.words_kept(min_df=min_df, max_df=max_df, most=most_words, stop_words=stop_words, ngrams=ngrams)
-            corpus = work.sources.open_source(source, words=kept, vocabulary=vocab, by=by, **how)
+            words_in = {"min_df": min_df, "max_df": max_df, "most": most_words, "stop_words": stop_words}
+            corpus = work.opened(source, vocabulary=vocab, by=by, ngrams=ngrams, **words_in, **how)
             model = work.LDA(
                 n_components=topics,
                 objective=objective.value,
-                doc_topic_prior=doc_topic_prior,
-                topic_word_prior=topic_word_prior,
+                doc_topic_prior=asked.value_of(doc_topic_prior),
+                topic_word_prior=asked.value_of(topic_word_prior),
                 seed_words=work.seeds(seeds, corpus.vocabulary),
                 n_jobs=jobs,
                 max_iter=passes,
@@ -182,11 +182,10 @@ def scan(
         wanted = scans.numbers(topics)
         for name, value in {"jobs": jobs, "passes": passes, "ngrams": ngrams}.items():
             check.whole("scan", name, value)
-        kept = work.words_kept(min_df=min_df, max_df=max_df, most=most_words, stop_words=stop_words, ngrams=ngrams)
+        how = {"pattern": pattern, "encoding": encoding, "column": column, "vocabulary": vocab}
+        words_in = {"min_df": min_df, "max_df": max_df, "most": most_words, "stop_words": stop_words}
         out.mkdir(parents=True, exist_ok=True)
-        corpus = work.sources.open_source(
-            source, words=kept, vocabulary=vocab, pattern=pattern, encoding=encoding, column=column
-        )
+        corpus = work.opened(source, ngrams=ngrams, **words_in, **how)
         settings = {"objective": objective.value, "n_jobs": jobs, "max_iter": passes}
         scans.run(corpus, wanted, held_out=held_out, seed=seed, out=out, **settings)
 

@@ -6,7 +6,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
-from typer import Argument, Option
+from typer import Argument, BadParameter, Option
 
 
 class Objective(StrEnum):
@@ -15,6 +15,21 @@ class Objective(StrEnum):
     vb = "vb"
     map = "map"
     cvb0 = "cvb0"
+
+
+class Prior:
+    """A number, or "auto": learned."""
+
+    def __init__(self, text: str) -> None:
+        try:
+            self.value: float | str = "auto" if text == "auto" else float(text)
+        except ValueError:
+            raise BadParameter(f"{text!r} is neither a number nor auto") from None
+
+
+def value_of(prior: Prior | None) -> float | str | None:
+    """As an estimator takes it."""
+    return None if prior is None else prior.value
 
 
 _SOURCE = (
@@ -34,16 +49,24 @@ Goal = Annotated[
     Option(help="cvb0: foresees best; map: nearly as well, and fastest; vb: variational Bayes, as usual."),
 ]
 DocPrior = Annotated[
-    float | None,
+    Prior | None,
     Option(
-        help="How many words of every topic a document has before it is read; unless given it is learned, for each "
-        "topic (vb: 1 / topics).",
+        help="How many words of every topic a document has before it is read: a number, or auto: learned, for each "
+        "topic (default: auto; vb: 1 / topics).",
         show_default=False,
+        parser=Prior,
+        metavar="NUMBER",
     ),
 ]
 WordPrior = Annotated[
-    float | None,
-    Option(help="How often every word is in a topic before it is learned (1 / topics).", show_default=False),
+    Prior | None,
+    Option(
+        help="How often every word is in a topic before it is learned: a number, or auto: one number, learned "
+        "(default: 1 / topics).",
+        show_default=False,
+        parser=Prior,
+        metavar="NUMBER",
+    ),
 ]
 HeldOut = Annotated[float, Option(help="Share of documents to score with and not to learn from.")]
 ManyTopics = Annotated[str, Option("--topics", help="The numbers of topics to try, with commas between.")]

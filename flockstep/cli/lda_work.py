@@ -43,20 +43,23 @@ class Report:
     held_out_perplexity: float | None
 
 
-def words_kept(*, min_df: float, max_df: float, most: int, stop_words: str | None, ngrams: int) -> Words:
-    """Options to what the counting takes: whole numbers are documents, others shares of them."""
+def opened(
+    source: Path, *, min_df: float, max_df: float, most: int, stop_words: str | None, ngrams: int, **how: Any
+) -> sources.Source:
+    """A corpus by its options; of those that count, whole numbers are documents, others shares of them."""
     listed: str | list[str] | None = stop_words
     if stop_words is not None and stop_words != "english":
         if not Path(stop_words).is_file():
             raise ValueError(f"--stop-words must be 'english' or a file with a word per line, got {stop_words!r}")
         listed = [word for word in sources.read_vocabulary(Path(stop_words)) if word]
-    return Words(
+    words = Words(
         min_df=int(min_df) if min_df >= 1 else min_df,
         max_df=int(max_df) if max_df > 1 else max_df,
         most=most,
         stop_words=listed,
         ngrams=ngrams,
     )
+    return sources.open_source(source, words=words, **how)
 
 
 def seeds(path: Path | None, vocabulary: list[str] | None) -> list[list[int | str]] | None:

@@ -27,6 +27,7 @@ from flockstep.lda.settings import CONSTRAINTS, found_best
 from flockstep.lda.streams import Blocks, Stream
 from flockstep.lda.topics import Topics
 from flockstep.lda.training import Schedule, Trainer, WholeTrainer, usable_batch
+from flockstep.lda.word_prior import first_word_prior
 
 _BOUND_SAMPLE = 10_000
 
@@ -42,7 +43,7 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
     n_components : number of topics.
     objective : "cvb0" (foresees best), "map" (fastest) or "vb" (variational Bayes, for scikit-learn's numbers).
     doc_topic_prior : a number, one for each topic, or "auto" (learned for each); default "auto", for "vb" 1 / topics.
-    topic_word_prior : default 1 / n_components.
+    topic_word_prior : a number, or "auto" (one number, learned); default 1 / n_components.
     learning_method : "online", or "batch": one update a pass, from all documents, which are in memory then.
     batch_size : documents per update; less is used where the threads' batches would be over a quarter of the corpus.
     learning_decay, learning_offset : the rate of update t is (t + offset) ** -decay; default 0.5 and 10 for "vb", 0.6
@@ -87,7 +88,7 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
         *,
         objective: str = "cvb0",
         doc_topic_prior: float | ArrayLike | str | None = None,
-        topic_word_prior: float | None = None,
+        topic_word_prior: float | str | None = None,
         learning_method: str = "online",
         batch_size: int = 1024,
         learning_decay: float | None = None,
@@ -228,8 +229,9 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
             raise ValueError("LDA.components_ must be a table of positive numbers, topics by words")
         if "_prior" not in vars(self) or self._prior.alpha.size != len(given):
             self._set_priors()
-        rows = np.ascontiguousarray(given.T) - np.float32(self.topic_word_prior_)
-        self.topics_ = Topics(rows, prior=self.topic_word_prior_, objective=self.objective)
+        prior = self.topic_word_prior_
+        rows = np.ascontiguousarray(given.T) - np.float32(prior)
+        self.topics_ = Topics(rows, prior=prior, objective=self.objective)
         self.n_features_in_ = given.shape[1]
 
     @property
@@ -243,6 +245,11 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
     def doc_topic_prior_(self) -> float | NDArray[np.float32]:
         """One number, or one for each topic."""
         return self._prior.told()
+
+    @property
+    def topic_word_prior_(self) -> float:
+        """One number."""
+        return self.topics_.prior if "topics_" in vars(self) else self._word_prior.first
 
     def _perplexity(self, corpus: Corpus, *, ratio: float) -> float:
         return bound_perplexity(self.topics_, corpus, self._rules(), threads=self._threads, ratio=ratio)
@@ -316,15 +323,14 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
         self._rng: np.random.Generator = np.random.default_rng(self.random_state_.randint(2**31, size=4))
         compile_loops(shown=bool(self.verbose))
         self.topics_ = Topics.noisy(
-            n_features, self.n_components, prior=self.topic_word_prior_, objective=self.objective, rng=self._rng
+            n_features, self.n_components, prior=self._word_prior.first, objective=self.objective, rng=self._rng
         )
         if self.seed_words:
             plant(self.topics_, self.seed_words, getattr(self, "feature_names_in_", None))
 
     def _set_priors(self) -> None:
         self._prior = first_prior(self.doc_topic_prior, self.n_components, objective=self.objective)
-        given = self.topic_word_prior
-        self.topic_word_prior_ = 1 / self.n_components if given is None else float(given)
+        self._word_prior = first_word_prior(self.topic_word_prior, self.n_components)
 
     @property
     def _threads(self) -> int:
@@ -339,7 +345,9 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
         decay, offset, rounds = found_best(self.objective, *given)
         schedule = Schedule(decay=decay, offset=offset, delay=self.learning_delay, done=self.n_batch_iter_ - 1)
         rules = Rules(alpha=self._prior.alpha, rounds=rounds, tolerance=self.mean_change_tol, prior_after=after)
-        return kind(self.topics_, rules, schedule, threads=self._threads, prior=self._prior)
+        return kind(
+            self.topics_, rules, schedule, threads=self._threads, prior=self._prior, word_prior=self._word_prior
+        )
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

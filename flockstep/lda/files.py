@@ -25,11 +25,13 @@ from safetensors.numpy import save_file
 from flockstep.lda.estimator import LDA
 from flockstep.lda.priors import MixturePrior
 from flockstep.lda.topics import Topics
+from flockstep.lda.word_prior import WordPrior
 from flockstep.lda.words import words_of
 
-_FORMAT, _VERSION = "flockstep.lda", 2
+_FORMAT, _VERSION = "flockstep.lda", 3
 _PLAIN, _TENSORS, _WORDS = "model.json", "model.safetensors", "vocabulary.txt"
 _PIECE = 2**20
+_TOLD = {"topics", "words", "settings", "learned", "prior", "word_prior", "random", "named", "text", "checksums"}
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ def save(
     learned, arrays, random = _learned(model)
     # Under other names first, so that an interrupted save leaves the old model as it was.
     new = {name: folder / f"{name}.new" for name in (_TENSORS, *[_WORDS] * (words is not None), _PLAIN)}
-    prior = model._prior
+    prior, of_words = model._prior, model._word_prior
     arrays |= {"rows": model.topics_.settle(), "totals": model.topics_.totals, "alpha": prior.alpha, **prior.window()}
     save_file(arrays, new[_TENSORS])
     if words is not None:
@@ -75,6 +77,7 @@ def save(
         "settings_left_out": left_out,
         "learned": learned,
         "prior": {"learned": prior.learned, "seen": prior.seen, "fresh": prior.fresh},
+        "word_prior": {"now": model.topics_.prior, "learned": of_words.learned, "seen": of_words.seen},
         "random": random,
         "named": named,
         "text": None if text is None else dict(text),
@@ -123,7 +126,7 @@ def _told(folder: Path) -> dict[str, Any]:
         raise ValueError(f"{path} is not the file of a topic model of ours")
     if told.get("version") != _VERSION:
         raise ValueError(f"{path} has version {told.get('version')!r} of the format; this flockstep reads {_VERSION}")
-    missing = {"topics", "words", "settings", "learned", "prior", "random", "named", "text", "checksums"} - set(told)
+    missing = _TOLD - set(told)
     if missing or _TENSORS not in told["checksums"]:
         raise ValueError(f"{path} is damaged: it lacks {', '.join(sorted(missing)) or _TENSORS}")
     return told
@@ -137,7 +140,10 @@ def _rebuilt(folder: Path, told: dict[str, Any], words: list[str] | None) -> LDA
     arrays = _arrays(folder / _TENSORS, topics=told["topics"], words=told["words"])
     for name, value in told["learned"].items():
         setattr(model, name, value)
-    topics = Topics(arrays.pop("rows"), prior=model.topic_word_prior_, objective=model.objective)
+    of_words = told["word_prior"]
+    model._word_prior = WordPrior(of_words["now"], learned=bool(of_words["learned"]))
+    model._word_prior.seen = float(of_words["seen"])
+    topics = Topics(arrays.pop("rows"), prior=of_words["now"], objective=model.objective)
     topics.totals = arrays.pop("totals")
     model.topics_ = topics
     model._prior = MixturePrior(arrays.pop("alpha"), learned=bool(told["prior"]["learned"]))

@@ -10,7 +10,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from flockstep.lda import bound, documents, expectations, learner, priors, topics
+from flockstep.lda import bound, documents, expectations, learner, priors, topics, word_prior
 
 log = logging.getLogger("flockstep")
 
@@ -68,9 +68,8 @@ def compile_loops(*, shown: bool) -> float:
 
 
 def _misses() -> int:
-    found = [
-        value for part in (bound, documents, expectations, learner, priors, topics) for value in vars(part).values()
-    ]
+    parts = bound, documents, expectations, learner, priors, topics, word_prior
+    found = [value for part in parts for value in vars(part).values()]
     return sum(sum(each.stats.cache_misses.values()) for each in found if hasattr(each, "stats"))
 
 
@@ -88,3 +87,4 @@ def _run_once() -> None:
     gamma = np.ones((2, 2), np.float32)
     bound.documents_bound(table, batch.starts, batch.words, batch.counts, gamma, np.full(2, 0.5))
     bound.topics_bound(table)
+    word_prior.found(table)

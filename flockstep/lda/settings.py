@@ -16,7 +16,7 @@ CONSTRAINTS: dict[str, list[Any]] = {
     "n_components": [Interval(Integral, 1, None, closed="left")],
     "objective": [StrOptions({"vb", "map", "cvb0"})],
     "doc_topic_prior": [None, StrOptions({"auto"}), "array-like", Interval(Real, 0, MOST, closed="right")],
-    "topic_word_prior": [None, Interval(Real, 0, MOST, closed="right")],
+    "topic_word_prior": [None, StrOptions({"auto"}), Interval(Real, 0, MOST, closed="right")],
     "learning_method": [StrOptions({"online", "batch"})],
     "batch_size": [Interval(Integral, 1, None, closed="left")],
     "learning_decay": [None, Interval(Real, 0, 1, closed="both")],

@@ -105,6 +105,10 @@ class Topics:
         """The weights of these words in all topics, as of now: exp(psi(lambda)), or lambda."""
         _gather(self.rows, self.stamps, self.log_decay, np.float32(self.prior), words, self.vb, out)
 
+    def change_prior(self, prior: float) -> None:
+        """Lambda has another prior from now on; n stays."""
+        self.prior, self._table = float(prior), None
+
     def fold(self, update: Update) -> None:
         """n <- exp(log_decay) n + statistics."""
         step = max(update.log_decay, LEAST_LOG)

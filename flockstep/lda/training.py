@@ -14,6 +14,7 @@ import numpy as np
 from flockstep.lda.learner import Batch, Learner, Rules, first_gamma
 from flockstep.lda.priors import MixturePrior
 from flockstep.lda.topics import Floats, Topics, Update
+from flockstep.lda.word_prior import WordPrior
 
 Told = Callable[[int], None]
 """Called with the number of documents of every batch that was folded in."""
@@ -74,8 +75,10 @@ class Trainer:
         *,
         threads: int = 1,
         prior: MixturePrior | None = None,
+        word_prior: WordPrior | None = None,
     ) -> None:
         self.topics, self.schedule, self._prior, self._rules = topics, schedule, prior, rules
+        self._word_prior = word_prior
         self._learners = [Learner(topics, rules, prior) for _ in range(threads)]
         self._telling = threading.Lock()
 
@@ -106,12 +109,17 @@ class Trainer:
         for batch in batches:
             update = learner.learn(batch, rate=self.schedule.next(), of=of)
             self.topics.fold(update)
+            self._seen(batch.chosen.size)
             if recorder is not None:
                 recorder.record(update)
                 learner.let_go(update)
             if told is not None:
                 with self._telling:
                     told(batch.chosen.size)
+
+    def _seen(self, documents: int) -> None:
+        if self._word_prior is not None:
+            self._word_prior.take(self.topics, documents, every=max(1.0, self._rules.prior_after))
 
 
 class WholeTrainer(Trainer):
@@ -141,6 +149,7 @@ class WholeTrainer(Trainer):
             for k, job in enumerate(jobs):
                 # Only the first lets go of what was there.
                 self.topics.fold(job.result() if k == 0 else replace(job.result(), log_decay=0.0))
+            self._seen(corpus.chosen.size)
             if told is not None:
                 told(corpus.chosen.size)
 

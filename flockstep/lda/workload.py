@@ -1,8 +1,8 @@
 """Topics as a workload for ``DPSVI``: documents dealt out to nodes, each with a table of topics of its own.
 
 A node's vector is its table: pseudo-counts of words by topics without the prior, as they were last written; after them
-for each word the logarithm of what they have decayed since; and last, for each topic, its prior in documents, which
-every node learns from its own documents. A step learns from one batch, or with ``n_jobs``
+for each word the logarithm of what they have decayed since; and last the priors, which every node learns from its own
+documents: of each topic in documents, and one of words in topics. A step learns from one batch, or with ``n_jobs``
 threads from one batch each, and writes into the vector itself; there is no gradient to add.
 """
 
@@ -69,7 +69,7 @@ class TopicDocuments:
         counts = self.model._counts(documents, "fit", reset=True)
         self.model._set_priors()
         self._all, self.n_words = Corpus.of(counts), int(counts.shape[1])
-        self.n_topics, self.prior = int(model.n_components), float(self.model.topic_word_prior_)
+        self.n_topics = int(model.n_components)
         self._threads: int = self.model._threads
         if held_out is None:
             held_out = counts[: min(_SEEN_SAMPLE, counts.shape[0])]
@@ -107,12 +107,10 @@ class TopicDocuments:
 
     def start(self) -> Tensor:
         """Noise, the same for one seed."""
-        rows = Topics.noisy(
-            self.n_words, self.n_topics, prior=self.prior, objective="vb", rng=np.random.default_rng(self.seed)
-        ).rows
-        return torch.from_numpy(
-            np.concatenate([rows.ravel(), np.zeros(self.n_words, np.float32), self.model._prior.alpha])
-        )
+        eta, rng = self.model._word_prior.first, np.random.default_rng(self.seed)
+        rows = Topics.noisy(self.n_words, self.n_topics, prior=eta, objective="vb", rng=rng).rows
+        parts = rows.ravel(), np.zeros(self.n_words, np.float32), self.model._prior.alpha, [np.float32(eta)]
+        return torch.from_numpy(np.concatenate(parts))
 
     def gradient(self, x: Tensor, rng: np.random.Generator) -> Tensor:
         """Learn from the next batches, in ``x`` itself; nothing, to be added."""
@@ -125,12 +123,12 @@ class TopicDocuments:
 
     def loss(self, x: Tensor) -> float:
         """Perplexity of held-out documents. Of an average of nodes it is that of nearly their average."""
-        rows, aged, alpha = self._split(x.numpy())
+        rows, aged, alpha, (eta,) = self._split(x.numpy())
         factors = np.exp(aged)
-        totals = (_sums(rows, factors) + self.prior * self.n_words).astype(np.float32)
+        totals = (_sums(rows, factors) + float(eta) * self.n_words).astype(np.float32)
 
         def probabilities(words: Words) -> Floats:
-            return np.asarray((rows[words] * factors[words, None] + np.float32(self.prior)) / totals, np.float32)
+            return np.asarray((rows[words] * factors[words, None] + eta) / totals, np.float32)
 
         return self._completion.perplexity(probabilities, alpha)
 
@@ -150,16 +148,17 @@ class TopicDocuments:
         # Topics belong to a node: settings are shared, the object that holds both is not.
         self.model = copy.copy(self.model)
         self.model._prior = copy.deepcopy(self.model._prior)
+        self.model._word_prior = copy.deepcopy(self.model._word_prior)
         self._trainer = self._batches = self.recorder = None
 
     def work_on(self, x: Tensor) -> Trainer:
         """Let a vector be the table that is learned in."""
         if self._trainer is None or self._x.ctypes.data != x.data_ptr():
             self._x = x.numpy()
-            rows, aged, alpha = self._split(self._x)
+            rows, aged, alpha, (eta,) = self._split(self._x)
             self.model._prior.alpha = alpha.copy()
             self.model.topics_ = Topics(
-                rows, prior=self.prior, objective=self.model.objective, totals=_sums(rows, np.exp(aged))
+                rows, prior=float(eta), objective=self.model.objective, totals=_sums(rows, np.exp(aged))
             )
             # Nothing has decayed yet in a vector that somebody begins with, unless it is another node's.
             self.model.topics_.stamps[:] = -aged
@@ -190,24 +189,27 @@ class TopicDocuments:
         self._tell_ages()
 
     def fill(self, model: LDA, x: Tensor, *, priors_of: Sequence[Tensor] = ()) -> None:
-        """Make a vector's topics those of an estimator; each node has a prior of its own, and it gets their mean."""
-        rows, aged, _ = self._split(x.numpy())
+        """Make a vector's topics those of an estimator; each node has priors of its own, and it gets their means."""
+        rows, aged, _, _ = self._split(x.numpy())
         model.n_features_in_ = self.n_words
         model._set_priors()
-        model._prior.alpha = np.mean([self._split(each.numpy())[2] for each in priors_of or [x]], axis=0)
-        model.topics_ = Topics(rows * np.exp(aged)[:, None], prior=self.prior, objective=model.objective)
+        alphas, etas = zip(*(self._split(each.numpy())[2:] for each in priors_of or [x]), strict=True)
+        model._prior.alpha = np.mean(alphas, axis=0)
+        model.topics_ = Topics(rows * np.exp(aged)[:, None], prior=float(np.mean(etas)), objective=model.objective)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_trainer": None, "_batches": None, "recorder": None, "_x": np.empty(0, np.float32)}
 
-    def _split(self, x: NDArray[Any]) -> tuple[Floats, Floats, Floats]:
+    def _split(self, x: NDArray[Any]) -> tuple[Floats, Floats, Floats, Floats]:
+        """Pseudo-counts, logarithms of their decay, alpha, eta."""
         cut = self.n_words * self.n_topics
-        return x[:cut].reshape(self.n_words, self.n_topics), x[cut : cut + self.n_words], x[cut + self.n_words :]
+        after = cut + self.n_words
+        return x[:cut].reshape(self.n_words, self.n_topics), x[cut:after], x[after:-1], x[-1:]
 
     def _tell_ages(self) -> None:
-        _, aged, alpha = self._split(self._x)
+        _, aged, alpha, eta = self._split(self._x)
         aged[:] = self.topics.log_decay - self.topics.stamps
-        alpha[:] = self.model._prior.alpha
+        alpha[:], eta[:] = self.model._prior.alpha, self.topics.prior
 
     def _endless(self, rng: np.random.Generator) -> Iterator[Batch]:
         if self._own is None:

@@ -44,7 +44,7 @@ def test_one_node_is_the_plain_trainer(corpus, objective):
     workload = TopicDocuments(corpus, model=model(objective=objective), seed=3)
     trace = fs.simulate(DPSVI(), workload, nodes=1, steps=19, seed=4)
     start = workload.start().numpy()[: 50 * 5].reshape(50, 5).copy()
-    topics = Topics(start, prior=workload.prior, objective=objective)
+    topics = Topics(start, prior=float(workload.start()[-1]), objective=objective)
     plain = model(objective=objective)
     plain._set_priors()
     plain.topics_, plain.n_batch_iter_ = topics, 1

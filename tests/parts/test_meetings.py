@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import flockstep as fs
 from flockstep.message import NOTHING
 from flockstep.parts import meetings
-from flockstep.parts.shares import marked, unmarked
+from flockstep.parts.shares import marked
 from flockstep.strategies import swarm
 from flockstep.workloads.convex import Quadratics
 
