@@ -221,6 +221,8 @@ def main() -> None:
     done = {(row["corpus"], row["topics"], row["model"], row["seed"]) for row in rows}
     jobs = [Job(c, k, m, s, most) for s in seeds for c in corpora for k in topics for m in models]
     left = [job for job in jobs if job.key not in done]
+    # The longest first, so that none is left to run alone.
+    left.sort(key=lambda job: (-job.topics, -list(MODELS).index(job.model)))
     progress = Progress(max(1, len(left)))
     for row in run_all(run, left, options.workers):
         rows.append(row)

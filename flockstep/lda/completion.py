@@ -77,6 +77,8 @@ class Completion:
             np.arange(len(seen)),
             False,
             block[:0],
+            False,
+            np.uint64(0),
         )
         theta /= theta.sum(1, keepdims=True)
         hidden = self._hidden

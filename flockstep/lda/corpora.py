@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from flockstep.lda.draws import are_short
 from flockstep.lda.learner import Batch
 from flockstep.lda.topics import Floats, Words
 
@@ -31,6 +33,11 @@ class Corpus:
             words=np.asarray(rows.indices, np.int32),
             counts=np.asarray(rows.data, np.float32),
         )
+
+    @cached_property
+    def short(self) -> bool:
+        """Whether these are documents of few words."""
+        return are_short(self.counts, len(self))
 
     def __len__(self) -> int:
         return self.starts.size - 1
@@ -61,6 +68,7 @@ class Corpus:
                 counts=self.counts,
                 chosen=order[first : first + size],
                 seed=int(rng.integers(2**63)),
+                short=self.short,
                 memory=memory,
             )
 

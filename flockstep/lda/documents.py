@@ -4,7 +4,7 @@
 
 The first few rounds are over all topics. By then most topics have next to none of the document; they are dropped, the
 rest is copied to a small block with words side by side, and the other rounds run on that: for fifty words and a
-hundred topics it is a tenth of the work.
+hundred topics it is a tenth of the work. Documents of few words are drawn instead (see draws.py).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from flockstep.lda.collapsed import begin, collapsed_round, tell_collapsed
+from flockstep.lda.draws import draw
 from flockstep.lda.expectations import compiled, in_place, weights
 
 # Keeps a word that no topic knows from dividing by zero; far below any weight that counts.
@@ -40,6 +41,8 @@ def infer(
     places: Any,
     learn: bool,
     statistics: Any,
+    drawn: bool,
+    seed: Any,
 ) -> int:
     """Fit ``gamma`` from where it is, in the row that ``places`` has for each chosen document; add to ``statistics``.
 
@@ -65,6 +68,10 @@ def infer(
         said, mine = counts[first:last], gamma[places[d]]
         for j in range(length):
             rows[j] = slots[words[first + j]]
+        if drawn:
+            of_this = seed + np.uint64(chosen[d])
+            total += draw(block, rows[:length], said, factor, alpha, of_this, mine, statistics)
+            continue
         weights(mine, factor, vb, scale)
         taken, moved = 0, limit + np.float32(1)
         while taken < min(full_rounds, rounds) and moved >= limit:

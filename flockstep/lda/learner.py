@@ -43,6 +43,8 @@ class Batch:
     chosen: NDArray[np.int64]
     seed: int = 0
     """Of the noise that documents begin with, where nobody remembers them."""
+    short: bool = False
+    """Whether the corpus is of documents of few words."""
     memory: Floats | None = None
     """A row per document of the corpus: where inference begins, and where it ended."""
 
@@ -110,6 +112,8 @@ class Learner:
             places,
             learn,
             statistics,
+            batch.short and learn and self._topics.collapsed,
+            np.uint64(batch.seed),
         )
         self._slots[words] = -1
         return words, block, statistics

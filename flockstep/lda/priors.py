@@ -13,6 +13,11 @@ Topics that are rough leave documents undecided between many, from which alpha w
 everything, and topics after it: on short texts all became one. So it begins small, at 1 / topics, and waits until every
 document was seen once, or a third of what will be.
 
+Then it stays where documents can stand up to it. The sum is at most half the words of a document, or 5 if that is less:
+on speeches of twelve words it went to 1,000, and no topic was left (perplexity 1,627 instead of 1,496). Where documents
+have three words, it is at least 1, and no topic's is below half their mean, or small ones would never be heard of
+again; for longer ones these bounds are lower by as much.
+
 Minka, Estimating a Dirichlet distribution, 2000, revised 2012.
 """
 
@@ -34,6 +39,8 @@ MOST = 1e6
 _LEAST, _MOST = 1e-5, 1e3
 _WINDOW, _ROUNDS, _FRESH = 2000, 5, 0.25
 """Documents that are looked at, at least; rounds at a time; the share of them that is new by then."""
+_FEW, _MOST_SUM = 3.0, 5.0
+"""Words of a document that says next to nothing; the most that alpha adds up to there."""
 _NEGLIGIBLE = np.float32(1e-3)
 
 
@@ -101,10 +108,17 @@ class MixturePrior:
             for _ in range(_ROUNDS):
                 found = self._round(found)
             # A new array: other threads read the old one.
-            self.alpha = found.astype(np.float32)
+            self.alpha = self._within(found).astype(np.float32)
 
     def _looked_at(self) -> int:
         return sum(lengths.size for _, _, lengths in self._latest)
+
+    def _within(self, alpha: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Where documents are short, no topic far below the others; and a sum that their words can stand up to."""
+        words = max(1.0, sum(float(lengths.sum()) for _, _, lengths in self._latest) / self._looked_at())
+        alpha = np.maximum(alpha, min(0.5, _FEW / words) * alpha.mean())
+        least, most = min(1.0, _FEW / words), max(_MOST_SUM, words / 2)
+        return np.asarray(alpha * np.clip(alpha.sum(), least, most) / alpha.sum())
 
     def _round(self, alpha: NDArray[np.float64]) -> NDArray[np.float64]:
         above, below = np.zeros(alpha.size), 0.0

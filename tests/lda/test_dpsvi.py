@@ -157,7 +157,7 @@ class Counting(TopicDocuments):
         super().__init__(np.ones((40, 4 * ROOM)), model=LDA(1, topic_word_prior=0.25))
 
     def start(self):
-        return torch.cat([torch.zeros(self.n_words * 2), torch.ones(1)])
+        return torch.cat([torch.zeros(self.n_words * 2), torch.ones(1), torch.full((1,), 0.25)])
 
     def gradient(self, x, rng):
         self.work_on(x)

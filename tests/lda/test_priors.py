@@ -49,7 +49,13 @@ def batch_rounds(counts, alpha, rounds=5):
     for _ in range(rounds):
         above = expected(counts, alpha).sum(0)
         alpha = alpha * above / (psi(counts.sum(1) + alpha.sum()) - psi(alpha.sum())).sum()
-    return alpha
+    return within(alpha, counts.sum(1).mean())
+
+
+def within(alpha, words):
+    """No topic far below the mean where there are few words; a sum that is neither next to nothing nor all there is."""
+    alpha = np.maximum(alpha, min(0.5, 3 / words) * alpha.mean())
+    return alpha * min(max(alpha.sum(), min(1, 3 / words)), max(5, words / 2)) / alpha.sum()
 
 
 @pytest.mark.parametrize("objective", ["vb", "map", "cvb0"])
@@ -92,6 +98,20 @@ def test_one_for_each_topic_may_be_given_and_stays():
     corpus, _ = made()
     model = LDA(4, doc_topic_prior=ALPHA, random_state=0, batch_size=50).fit(corpus)
     np.testing.assert_array_equal(model.doc_topic_prior_, ALPHA)
+
+
+@pytest.mark.parametrize(("share", "length"), [(0.02, 3), (0.02, 40), (3.0, 4), (3.0, 40)])
+def test_it_stays_within_what_documents_can_stand_up_to(share, length):
+    """Of documents that are about one topic, or about everything, or that rough topics make look so."""
+    rng = np.random.default_rng(0)
+    prior = MixturePrior(np.full(5, 0.2), learned=True)
+    for _ in range(40):
+        counts = np.array([rng.multinomial(length, rng.dirichlet(np.full(5, share))) for _ in range(500)], np.float32)
+        prior.take(counts + prior.alpha, prior.alpha, after=0)
+    total = prior.alpha.sum()
+    assert min(1.0, 3 / length) * 0.999 <= total <= max(5.0, length / 2) * 1.001
+    assert prior.alpha.min() >= 0.99 * min(0.5, 3 / length) * prior.alpha.mean()
+    assert total < 1.001 if share < 1 else total > 4
 
 
 def test_short_texts_do_not_become_one_topic():
