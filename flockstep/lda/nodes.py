@@ -12,12 +12,10 @@ from sklearn.utils import check_random_state
 from flockstep import check
 from flockstep.backends.real.launch import launch
 from flockstep.budget import Budget
-from flockstep.lda.corpora import Corpus
 from flockstep.lda.doubts import doubt_sizes, doubt_topics
 from flockstep.lda.dpsvi import DPSVI
 from flockstep.lda.estimator import LDA
 from flockstep.lda.progress import compile_loops
-from flockstep.lda.streams import Stream
 from flockstep.lda.training import usable_batch
 from flockstep.lda.workload import TopicDocuments
 from flockstep.trace import Row, Trace
@@ -41,6 +39,8 @@ def fit_on_nodes(
 ) -> Trace:
     """Fit ``model`` in place by ``nodes`` workers, each with ``n_jobs`` lock-free threads and documents of its own.
 
+    Of a stream every node reads all and learns from its part, so that no more of it is in memory than on one.
+
     All together go through ``max_iter`` times as many documents as there are; if one is killed, the others take its
     part; if that is the server, each learns on by itself, and the model is the mean of theirs.
 
@@ -50,15 +50,17 @@ def fit_on_nodes(
     """
     check.whole("fit_on_nodes", "nodes", nodes)
     check.whole("fit_on_nodes", "rows", rows)
-    if isinstance(X, (Stream, Iterator)):
-        raise TypeError("fit_on_nodes needs documents in memory, to deal them out, not a stream")
+    if isinstance(X, Iterator):
+        raise TypeError("fit_on_nodes needs documents that every node can read; an iterator can be read once, by one")
     model._validate_params()
     for name, usual in (("learning_method", "online"), ("warm_start", False), ("seed_words", None)):
         if getattr(model, name) != usual:
             raise ValueError(f"LDA.{name} is for one node: nodes know {usual!r} alone, got {getattr(model, name)!r}")
-    counts = model._counts(X, "fit", reset=True)
     seed = int(check_random_state(model.random_state).randint(2**31))
-    workload = TopicDocuments(counts, model=model, held_out=eval_docs, seed=seed)
+    workload = TopicDocuments(X, model=model, held_out=eval_docs, seed=seed)
+    for name in ("feature_names_in_", "dtype_"):
+        if hasattr(workload.model, name):
+            setattr(model, name, getattr(workload.model, name))
     workers = nodes - (not strategy.server_trains)
     if workers < 1:
         raise ValueError("fit_on_nodes.nodes must be at least 2 where the server does not learn")
@@ -85,11 +87,10 @@ def fit_on_nodes(
     alone = strategy.server not in trace.models
     table = torch.stack(learned).mean(0) if alone else trace.models[strategy.server]
     workload.fill(model, table, priors_of=learned)
-    corpus = Corpus.of(counts)
-    words = corpus.counts.sum(dtype=np.float64)
-    doubt_sizes(topics=model.n_components, documents=len(corpus), words=words)
+    words = workload.head.counts.sum(dtype=np.float64)
+    doubt_sizes(topics=model.n_components, documents=workload.n_documents, words=words)
     if words:
-        doubt_topics(model.topics_, model._prior.alpha, corpus)
+        doubt_topics(model.topics_, model._prior.alpha, workload.head)
     _tell(
         model,
         trace,

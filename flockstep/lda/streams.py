@@ -136,7 +136,8 @@ class ArrayFile(Stream):
             if name not in names:
                 raise ValueError(f"{path}: expected arrays indptr, indices and counts, got {', '.join(sorted(names))}")
         self._starts = np.asarray(mapped(path, "indptr"), np.int64)
-        self._words, self._counts = mapped(path, "indices"), mapped(path, counts)
+        self._path, self._names = Path(path).absolute(), ("indices", counts)
+        self._words, self._counts = (mapped(path, name) for name in self._names)
         self.n_documents = self._starts.size - 1
         known = n_features if n_features is not None else None if shape is None else int(shape[1])
         found = int(self._words.max()) + 1 if self._words.size else 0
@@ -145,6 +146,14 @@ class ArrayFile(Stream):
             raise ValueError(f"{path}: has word {found - 1}, beyond {self.n_features} words")
         if (np.diff(self._starts) < 0).any() or self._starts[0] != 0 or self._starts[-1] != self._words.size:
             raise ValueError(f"{path}: indptr does not fit to {self._words.size} indices")
+
+    def __getstate__(self) -> dict[str, Any]:
+        # To another process goes where the arrays are, not what is in them.
+        return {name: value for name, value in vars(self).items() if name not in ("_words", "_counts")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._words, self._counts = (mapped(self._path, name) for name in self._names)
 
     def __iter__(self) -> Iterator[Any]:
         for first in range(0, self._starts.size - 1, self._block):

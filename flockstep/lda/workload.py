@@ -25,6 +25,7 @@ from flockstep.lda.completion import Completion
 from flockstep.lda.corpora import Corpus
 from flockstep.lda.estimator import LDA
 from flockstep.lda.learner import Batch
+from flockstep.lda.streams import Stream
 from flockstep.lda.topics import Floats, Topics, Update, Words
 from flockstep.lda.training import Recorder, Schedule, Trainer, usable_batch
 
@@ -55,8 +56,9 @@ class CommonSchedule(Schedule):
 
 
 class TopicDocuments:
-    """Documents by words (sparse or dense counts), and the settings of an ``LDA`` that is not fitted yet.
+    """Documents by words (sparse or dense counts, or a stream), and the settings of an ``LDA`` that is not fitted yet.
 
+    Every node reads all of a stream, block by block, and keeps every n-th document: it has to lie where each can read.
     ``loss`` is the document-completion perplexity of ``held_out`` documents; without any, of some it learns from.
     ``max_iter`` and what concerns looks is not used: a run has as many steps as it is given.
     """
@@ -66,9 +68,16 @@ class TopicDocuments:
             raise TypeError(f"TopicDocuments.model must be an LDA(...), got {type(model).__name__}")
         self.seed = check.whole(self, "seed", seed, at_least=0)
         self.model = clone(model)
-        counts = self.model._counts(documents, "fit", reset=True)
+        self._stream = documents if isinstance(documents, Stream) else None
+        if self._stream is not None and (self._stream.n_documents is None or not self._stream.again):
+            raise ValueError("TopicDocuments.documents must be a stream that can be read again and knows its length")
+        counts = self.model._counts(documents if self._stream is None else next(iter(documents)), "fit", reset=True)
         self.model._set_priors()
-        self._all, self.n_words = Corpus.of(counts), int(counts.shape[1])
+        self.head = Corpus.of(counts)
+        """All documents, or the first ones of a stream."""
+        self.n_words = int(counts.shape[1])
+        self.n_documents = len(self.head) if self._stream is None else int(self._stream.n_documents or 0)
+        """Of all nodes together: what every batch stands for."""
         self.n_topics = int(model.n_components)
         self._threads: int = self.model._threads
         if held_out is None:
@@ -88,11 +97,6 @@ class TopicDocuments:
     def batches_per_step(self) -> int:
         """One for each thread."""
         return self._threads
-
-    @property
-    def n_documents(self) -> int:
-        """Of all nodes together: what every batch stands for."""
-        return len(self._all)
 
     @property
     def batch_size(self) -> int:
@@ -212,11 +216,26 @@ class TopicDocuments:
         alpha[:], eta[:] = self.model._prior.alpha, self.topics.prior
 
     def _endless(self, rng: np.random.Generator) -> Iterator[Batch]:
+        while True:
+            for piece in self._dealt():
+                yield from piece.batches(self.batch_size, rng)
+
+    def _dealt(self) -> Iterator[Corpus]:
+        """This node's documents, once."""
+        if self._stream is not None:
+            yield from self._read()
+            return
         if self._own is None:
             order = np.random.default_rng(self.seed).permutation(self.n_documents)
-            self._own = self._all if self._parts == 1 else self._all.rows(np.sort(order[self._part :: self._parts]))
-        while True:
-            yield from self._own.batches(self.batch_size, rng)
+            self._own = self.head if self._parts == 1 else self.head.rows(np.sort(order[self._part :: self._parts]))
+        yield self._own
+
+    def _read(self) -> Iterator[Corpus]:
+        passed = 0
+        for block in self._stream or ():
+            documents = Corpus.of(self.model._counts(block, "fit", reset=False))
+            yield documents.rows(np.arange((self._part - passed) % self._parts, len(documents), self._parts))
+            passed += len(documents)
 
 
 def _sums(rows: Floats, factors: Floats) -> NDArray[np.float64]:

@@ -1,6 +1,7 @@
 """Topics by real nodes: threads and processes, and an estimator that is fitted by them."""
 
 import os
+import pickle
 import signal
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 
 pytest.importorskip("sklearn", reason="needs pip install 'flockstep[lda]'")
 
+import scipy.sparse as sp
 from lda_corpora import drawn
 from test_dpsvi import Counting, counts, model
 
@@ -17,6 +19,7 @@ from flockstep.lda import nodes as lda_nodes
 from flockstep.lda.completion import Completion
 from flockstep.lda.dpsvi import DPSVI
 from flockstep.lda.nodes import fit_on_nodes
+from flockstep.lda.streams import ArrayFile, BagOfWords, Blocks
 from flockstep.lda.workload import TopicDocuments
 
 DOCUMENTS = drawn(900, 120, 6, length=60)
@@ -140,6 +143,45 @@ def test_what_nodes_do_not_know_is_refused(name, value):
         fit_on_nodes(LDA(2, **{name: value}), LEARNED, nodes=2)
 
 
+def blocks(size):
+    return [LEARNED[first : first + size] for first in range(0, 700, size)]
+
+
+@pytest.mark.parametrize("size", [1, 7, 300, 1000])
+@pytest.mark.parametrize("nodes", [1, 2, 3])
+def test_every_document_of_a_stream_is_some_nodes_own(size, nodes):
+    workload = TopicDocuments(Blocks(blocks(size), n_documents=700), model=LDA(2))
+    dealt = [sum(map(len, workload.shard(rank, nodes)._dealt())) for rank in range(nodes)]
+    assert dealt == [len(range(rank, 700, nodes)) for rank in range(nodes)]
+    words = sum(piece.counts.sum() for rank in range(nodes) for piece in workload.shard(rank, nodes)._dealt())
+    assert words == LEARNED.sum()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("on", ["threads", "processes"])
+@pytest.mark.parametrize("kind", ["blocks", "arrays", "uci"])
+def test_a_stream_is_learned_by_nodes(tmp_path, on, kind):
+    if kind == "arrays":
+        sp.save_npz(tmp_path / "counts.npz", sp.csr_array(LEARNED), compressed=False)
+        stream = ArrayFile(tmp_path / "counts.npz", block=90)
+        assert len(pickle.dumps(stream)) < 10_000 < LEARNED.data.nbytes
+    elif kind == "uci":
+        rows = sp.coo_array(sp.csr_array(LEARNED))
+        order = np.lexsort((rows.col, rows.row))
+        entries = zip(rows.row[order], rows.col[order], rows.data[order], strict=True)
+        lines = [f"{d + 1} {w + 1} {int(n)}" for d, w, n in entries]
+        (tmp_path / "docword.txt").write_text("\n".join(["700", "120", str(len(lines)), *lines]) + "\n")
+        stream = BagOfWords(tmp_path / "docword.txt", block=90)
+    else:
+        stream = Blocks(blocks(90), n_documents=700)
+    made = LDA(6, batch_size=25, max_iter=10, random_state=0)
+    fit_on_nodes(made, stream, nodes=2, on=on)
+    in_memory = LDA(6, batch_size=25, max_iter=10, random_state=0).fit(LEARNED)
+    unseen = Completion(HELD_OUT)
+    reached = [unseen.of_topics(each.topics_, each.doc_topic_prior_) for each in (made, in_memory)]
+    assert reached[0] < 1.1 * reached[1]
+
+
 def test_doubts_are_said_here_too(caplog):
     fit_on_nodes(LDA(60, batch_size=10, max_iter=1), LEARNED[:40], nodes=2, on="threads")
     assert "60 topics from 40 documents" in caplog.text
@@ -152,7 +194,10 @@ def test_refusals():
         fit_on_nodes(LDA(2), LEARNED, nodes=1, strategy=DPSVI(server_trains=False))
     with pytest.raises(ValueError, match="n_components"):
         fit_on_nodes(LDA(0), LEARNED, nodes=2)
-    with pytest.raises(TypeError, match="documents in memory"):
+    with pytest.raises(TypeError, match="an iterator can be read once, by one"):
         fit_on_nodes(LDA(2), iter([LEARNED]), nodes=2)
+    for stream in (Blocks(iter([LEARNED]), n_documents=700), Blocks([LEARNED])):
+        with pytest.raises(ValueError, match="can be read again and knows its length"):
+            fit_on_nodes(LDA(2), stream, nodes=2)
     with pytest.raises(ValueError, match="must have 120 columns, one per word, got 100"):
         fit_on_nodes(LDA(2), LEARNED, nodes=2, eval_docs=HELD_OUT[:, :100])
