@@ -16,10 +16,11 @@ from typing import Any
 import torch
 
 from benchmarks import report
-from experiments.hsa2c_pong.clock import ByClock
+from experiments.hsa2c_pong.clock import Clock
 from experiments.hsa2c_pong.curve import Curve, draw, read
 from flockstep.rl.history import Row
 from flockstep.rl.hsa2c import HSA2C
+from flockstep.rl.rates import Linear
 
 NAME = "experiments.hsa2c_pong"
 HERE = Path(__file__).parent
@@ -38,6 +39,8 @@ def options() -> argparse.Namespace:
     parser.add_argument("--envs", type=int, default=8, help="games of each process (default: 8)")
     parser.add_argument("--n-steps", type=int, default=5, help="steps of a roll-out (default: 5)")
     parser.add_argument("--rate", type=float, default=7e-4, help="learning rate at the start (default: 7e-4)")
+    parser.add_argument("--last-rate", type=float, default=5e-4, help="and after --over steps (default: 5e-4)")
+    parser.add_argument("--over", type=int, default=10_000_000, help="steps of all legs together (default: 10 million)")
     parser.add_argument("--entropy", type=float, default=0.01, help="weight of the entropy (default: 0.01)")
     parser.add_argument("--policy", default="A3CPolicy", choices=("A3CPolicy", "CnnPolicy"), help="the network")
     parser.add_argument("--device", default="cpu", help="a torch device for the networks (default: cpu)")
@@ -47,24 +50,25 @@ def options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def model_of(asked: argparse.Namespace, kept: Path, clock: ByClock) -> HSA2C:
+def model_of(asked: argparse.Namespace, kept: Path) -> HSA2C:
     """A new one, or the one that was kept."""
     numbers: dict[str, Any] = {
         "threads": asked.processes,
         "envs_per_thread": asked.envs,
         "n_steps": asked.n_steps,
         "ent_coef": asked.entropy,
-        "learning_rate": clock,
     }
     if asked.resume:
+        # Its learning rate goes on where it was.
         model = HSA2C.load(kept, **numbers)
     else:
-        model = HSA2C(asked.policy, GAME, seed=asked.seed, **numbers)
+        rate = Linear(asked.rate, asked.last_rate, asked.over)
+        model = HSA2C(asked.policy, GAME, seed=asked.seed, learning_rate=rate, **numbers)
     model.policy.to(asked.device)
     return model
 
 
-def train(model: HSA2C, clock: ByClock, curve: Curve, kept: Path | None) -> str:
+def train(model: HSA2C, clock: Clock, curve: Curve, kept: Path | None) -> str:
     """Until the time is over or Ctrl-C; how it ended."""
     saved = time.monotonic()
 
@@ -102,8 +106,8 @@ def main() -> None:
     if asked.resume and (folder is None or kept is None or not kept.exists()):
         raise SystemExit(f"there is nothing to go on with: {kept} is not there")
     before = read(folder / f"{name.rpartition('.')[2]}.csv") if asked.resume and folder is not None else []
-    clock = ByClock(asked.rate, time.monotonic(), 60 * minutes)
-    model = model_of(asked, kept or Path(), clock)
+    clock = Clock(time.monotonic(), 60 * minutes)
+    model = model_of(asked, kept or Path())
     curve = Curve(name, folder, before)
     ended = train(model, clock, curve, kept)
     print(f"{ended}; playing {asked.games} games", flush=True)

@@ -4,7 +4,8 @@ from flockstep.rl.evaluation import Evaluation
 from flockstep.rl.history import Row
 from flockstep.rl.hsa2c import HSA2C
 from flockstep.rl.mlp import MlpPolicy
+from flockstep.rl.rates import Constant, Linear
 from flockstep.rl.rmsprop import RMSpropTF
 from flockstep.rl.settings import Settings
 
-__all__ = ["HSA2C", "Evaluation", "MlpPolicy", "RMSpropTF", "Row", "Settings"]
+__all__ = ["HSA2C", "Constant", "Evaluation", "Linear", "MlpPolicy", "RMSpropTF", "Row", "Settings"]

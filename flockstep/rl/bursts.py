@@ -42,9 +42,13 @@ class ActorCriticBursts(ActorCritic):
         policy: MlpPolicy | None = None,
         episodes: int = 20,
         seed: int = 0,
+        since: int = 0,
+        until: int = 1,
     ) -> None:
+        """All nodes together go from ``since`` to ``until`` environment steps, which rates by steps have to know."""
         super().__init__(env=env, settings=settings, policy=policy, episodes=episodes, seed=seed)
         self._workers: list[Worker] = []
+        self._since, self._until = since, until
         self._squares = np.ones(self.plan.size, np.float32)
         self.progress = 0.0
         """The share of the run that is over; set by whoever runs it."""
@@ -59,7 +63,8 @@ class ActorCriticBursts(ActorCritic):
         if not self._workers:
             self._workers = [self._new_worker(own) for own in (rng, *rng.spawn(self.settings.threads - 1))]
         theta = x.numpy().copy()
-        rates = np.full(self.settings.local_updates, self.settings.rate(1.0 - self.progress))
+        done = self._since + self.progress * (self._until - self._since)
+        rates = np.full(self.settings.local_updates, self.settings.rate(done, self._until))
         if len(self._workers) == 1:
             self._workers[0].train(theta, self._squares, rates)
         else:

@@ -36,7 +36,7 @@ class Engine(Protocol):
     def train(self, *, since: int, until: int, tell: Tell) -> int:
         """Go on from ``since`` environment steps to at least ``until``; gives the steps reached.
 
-        The learning rate is ``settings.rate(1 - steps / until)``. Afterwards, and whenever ``tell`` is called, the
+        The learning rate is ``settings.rate(steps, until)``. Afterwards, and whenever ``tell`` is called, the
         module holds the parameters as they are. Ctrl-C leaves them as they were at the last update.
         """
 

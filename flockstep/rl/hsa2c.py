@@ -27,7 +27,8 @@ from flockstep.rl.evaluation import Evaluation, evaluate
 from flockstep.rl.history import History, Row
 from flockstep.rl.mlp import MlpPolicy
 from flockstep.rl.networks import POLICIES
-from flockstep.rl.settings import Schedule, Settings
+from flockstep.rl.rates import Rate, from_json, to_json
+from flockstep.rl.settings import Settings
 from flockstep.rl.watching import Watching
 
 Callback = Callable[[Row], bool | None]
@@ -47,7 +48,7 @@ class HSA2C:
         policy: str | nn.Module,
         env: Any,
         *,
-        learning_rate: float | Schedule = 7e-4,
+        learning_rate: Rate = 7e-4,
         n_steps: int = 5,
         gamma: float = 0.99,
         ent_coef: float | None = None,
@@ -111,8 +112,8 @@ class HSA2C:
     ) -> Self:
         """Train for so many environment steps of all threads together.
 
-        The learning rate falls to 0 over them. ``reset_num_timesteps=False`` goes on counting where the last call (or
-        the saved model) was. Ctrl-C leaves the policy as it is then, ready to be saved.
+        A learning rate that is a number falls to 0 over them. ``reset_num_timesteps=False`` goes on counting where the
+        last call (or the saved model) was. Ctrl-C leaves the policy as it is then, ready to be saved.
         """
         check.whole(self, "total_timesteps", total_timesteps)
         if reset_num_timesteps:
@@ -165,9 +166,12 @@ class HSA2C:
         return evaluate(self._copy, drawn, episodes, seed)
 
     def save(self, path: str | Path) -> Path:
-        """Write everything that prediction and further training need; ``best`` becomes ``best.safetensors``."""
+        """Write everything that prediction and further training need; ``best`` becomes ``best.safetensors``.
+
+        But for a learning rate that is a function: ``load`` asks for it.
+        """
         engine = self._ready()
-        numbers = {name: value for name, value in asdict(self.settings).items() if not callable(value)}
+        numbers = {**asdict(self.settings), "learning_rate": to_json(self.settings.learning_rate)}
         numbers["rms_prop_eps"] = numbers.pop("rms_eps")
         numbers.pop("rms_decay")
         about = {
@@ -184,7 +188,8 @@ class HSA2C:
     def load(cls, path: str | Path, env: Any = None, *, policy: nn.Module | None = None, **changed: Any) -> HSA2C:
         """What ``save`` wrote; ``changed`` are arguments that shall be others now, such as ``threads``.
 
-        An environment that was made by a function, and a policy of your own, must be given again.
+        An environment that was made by a function, a policy of your own, and a learning rate that is a function must be
+        given again.
         """
         saved = storage.read(path)
         about = saved.about
@@ -195,6 +200,12 @@ class HSA2C:
         if policy is None and not known:
             raise ValueError(f"HSA2C.policy must be given again: {path} holds a module of your own, {about['policy']}")
         arguments = {**about["settings"], "policy_kwargs": about["policy_kwargs"], **changed}
+        if arguments["learning_rate"] is None:
+            raise ValueError(
+                f"HSA2C.learning_rate must be given again: {path} was trained with a function, which no file can hold\n"
+                "  Constant(7e-4) or Linear(7e-4, 1e-4, steps=10_000_000) from flockstep.rl are kept"
+            )
+        arguments["learning_rate"] = from_json(arguments["learning_rate"])
         model = cls(about["policy"] if policy is None else policy, env, **arguments)
         model.policy.load_state_dict(saved.policy)
         model.num_timesteps, model._history = about["num_timesteps"], History.from_json(about["history"])

@@ -54,6 +54,8 @@ def learn_on_nodes(
         policy=model.policy,
         episodes=episodes,
         seed=model.seed,
+        since=model.num_timesteps,
+        until=model.num_timesteps + total_timesteps,
     )
     steps = -(-total_timesteps // workload.timesteps)
     workers = nodes - (not strategy.server_trains)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from flockstep import check
-
-Schedule = Callable[[float], float]
-"""The learning rate as a function of what remains of the training: 1 at its start, 0 at its end."""
+from flockstep.rl.rates import Constant, Linear, Rate, rate_at
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,8 +19,8 @@ class Settings:
     """Updates of a thread between two exchanges with a server (B); alone, between two looks at the clock."""
     n_steps: int = 5
     gamma: float = 0.99
-    learning_rate: float | Schedule = 7e-4
-    """A number falls to 0 linearly over the training; for any other course give a function of what remains."""
+    learning_rate: Rate = 7e-4
+    """A number falls to 0 linearly over one call of ``learn``; see rates.py for others."""
     ent_coef: float = 0.0
     """The entropy's weight: 0 as in stable-baselines3, and 0.01, A3C's, where HSA2C is given a CnnPolicy."""
     vf_coef: float = 0.5
@@ -41,14 +38,12 @@ class Settings:
             check.not_negative("HSA2C", name, getattr(self, name))
         for name in ("max_grad_norm", "rms_eps"):
             check.positive("HSA2C", name, getattr(self, name))
-        if not callable(self.learning_rate):
+        if not callable(self.learning_rate) and not isinstance(self.learning_rate, (Constant, Linear)):
             check.positive("HSA2C", "learning_rate", self.learning_rate)
 
-    def rate(self, remaining: float) -> float:
-        """The learning rate when this share of the training remains."""
-        if callable(self.learning_rate):
-            return check.not_negative("HSA2C", "learning_rate(remaining)", self.learning_rate(remaining))
-        return self.learning_rate * remaining
+    def rate(self, steps: float, until: float) -> float:
+        """The learning rate after so many steps of a training that is to go to ``until``."""
+        return rate_at(self.learning_rate, steps, until)
 
     @property
     def steps_per_update(self) -> int:

@@ -9,7 +9,8 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from flockstep.rl import HSA2C
+from flockstep.errors import Diverged
+from flockstep.rl import HSA2C, Constant, Linear
 from flockstep.rl.history import History
 
 gymnasium = pytest.importorskip("gymnasium", reason="needs gymnasium")
@@ -308,3 +309,79 @@ def test_parameters_that_were_replaced_are_taken_over():
     model.learn(200, lambda row: seen.append(parameters(model).clone()))
     assert not torch.equal(seen[0], seen[-1])
     assert torch.equal(seen[-1], parameters(model))
+
+
+def rates_of(model, steps, **how):
+    found = []
+    model.learn(steps, lambda row: found.append(row.learning_rate), **how)
+    return found
+
+
+@pytest.mark.parametrize("rate", [Constant(5e-4), Linear(1e-3, 2e-4, steps=1000)])
+def test_a_rate_by_steps_goes_on_through_calls_and_files(rate, tmp_path):
+    whole = rates_of(HSA2C("MlpPolicy", "CartPole-v1", learning_rate=rate, **SMALL), 1400)
+    # The last update of each 7 begins after 60, 130 ... steps.
+    assert whole == pytest.approx([rate.at(70 * k + 60) for k in range(20)])
+    assert rate.at(1000) == rate.at(10**9)
+    model = HSA2C("MlpPolicy", "CartPole-v1", learning_rate=rate, **SMALL)
+    parts = rates_of(model, 350)
+    for steps in (350, 700):
+        model = HSA2C.load(model.save(tmp_path / "leg"))
+        assert model.settings.learning_rate == rate
+        parts += rates_of(model, steps, reset_num_timesteps=False)
+    assert parts == pytest.approx(whole)
+
+
+def test_a_function_is_in_no_file_and_is_asked_for(tmp_path):
+    path = HSA2C("MlpPolicy", "CartPole-v1", learning_rate=lambda remaining: 5e-4, **SMALL).save(tmp_path / "m")
+    with pytest.raises(ValueError, match=r"HSA2C.learning_rate must be given again: .* trained with a function"):
+        HSA2C.load(path)
+    assert HSA2C.load(path, learning_rate=Constant(1e-4)).settings.learning_rate == Constant(1e-4)
+
+
+@pytest.mark.parametrize(
+    ("made", "sentence"),
+    [
+        (lambda: Constant(0.0), "Constant.rate must be positive"),
+        (lambda: Linear(0.0, 0.0, steps=1), "Linear.first must be positive"),
+        (lambda: Linear(1e-3, -1e-3, steps=1), "Linear.last must"),
+        (lambda: Linear(1e-3, 0.0, steps=0), "Linear.steps must be at least 1"),
+    ],
+)
+def test_rates_that_are_none_are_refused(made, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        made()
+
+
+class Breaking(gymnasium.Env):
+    """From its 30th step on, one of what it gives is not finite."""
+
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, what):
+        self.what, self.steps = what, 0
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        bad = self.steps >= 30
+        seen = np.array([0.0, np.inf if bad and self.what == "observation" else 0.5], np.float32)
+        return seen, (np.nan if bad and self.what == "reward" else 1.0), False, False, {}
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("what", ["reward", "observation"])
+def test_what_is_not_finite_ends_training_and_names_who_gave_it(what, threads):
+    model = HSA2C("MlpPolicy", lambda: Breaking(what), threads=threads, **SMALL)
+    with pytest.raises(Diverged, match=rf"the {what} of environment \d of worker [01] is not finite: "):
+        model.learn(10_000)
+    assert parameters(model).isfinite().all()
+
+
+def test_a_loss_that_is_not_finite_ends_training():
+    model = HSA2C("MlpPolicy", "CartPole-v1", learning_rate=1e30, max_grad_norm=1e30, **SMALL)
+    with pytest.raises(Diverged, match="the loss of worker 0 is no longer a finite number"):
+        model.learn(10_000)

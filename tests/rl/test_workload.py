@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import flockstep as fs
-from flockstep.rl import HSA2C, RMSpropTF, Settings
+from flockstep.rl import HSA2C, Linear, RMSpropTF, Settings
 from flockstep.rl.bursts import ARRIVE, ActorCriticBursts
 from flockstep.rl.nodes import learn_on_nodes
 from flockstep.rl.workload import ActorCritic
@@ -183,3 +183,14 @@ def test_a_killed_worker_costs_its_rollout_only():
     # The other takes what is left of the work; what had been pushed of the dead one's is in the model.
     assert trace.nodes[0].gradients >= 145
     assert workload.loss(trace.models[0]) < 2 * workload.loss(workload.start())
+
+
+def test_a_burst_knows_where_the_whole_training_stands(monkeypatch):
+    settings = Settings(envs_per_thread=2, local_updates=3, learning_rate=Linear(1e-3, 0.0, steps=4000))
+    shard = ActorCriticBursts(env="CartPole-v1", settings=settings, since=1000, until=3000).shard(0, 1)
+    shard.progress = 0.5
+    shard.gradient(shard.start(), np.random.default_rng(0))
+    given = []
+    monkeypatch.setattr(type(shard._workers[0]), "train", lambda self, theta, squares, rates: given.extend(rates))
+    shard.gradient(shard.start(), np.random.default_rng(0))
+    assert given == pytest.approx([1e-3 * (1 - 2000 / 4000)] * 3)

@@ -61,6 +61,7 @@ class CompiledEngine:
                 inputs=policy.inputs,
                 dims=1 if actions.discrete else actions.size,
                 rng=np.random.default_rng([seed, begin_at, number]),
+                number=number,
             )
             for number in range(settings.threads)
         ]
@@ -196,8 +197,7 @@ class _Work:
             if self._stopped or updates <= 0:
                 return None
             self._claimed += updates * size
-        remaining = [1 - (first + k * size) / self._until for k in range(updates)]
-        return np.array([self._settings.rate(share) for share in remaining])
+        return np.array([self._settings.rate(first + k * size, self._until) for k in range(updates)])
 
     def finish(self, rates: NDArray[Any]) -> None:
         """Those updates were made."""

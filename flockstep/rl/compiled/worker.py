@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from flockstep.errors import Diverged
 from flockstep.rl.compiled import update
 from flockstep.rl.compiled.classic import KNOWN, STATE, begin
 from flockstep.rl.compiled.memory import apart
@@ -59,8 +60,10 @@ class Worker:
         inputs: int,
         dims: int,
         rng: np.random.Generator,
+        number: int = 0,
         dtype: Any = np.float32,
     ) -> None:
+        self._number = number
         self._plan, self._settings, self._inputs = plan, settings, inputs
         self.rng = rng
         self.roll, self.own = rollout_arrays(plan, settings, dims, dtype), own_arrays(plan, dtype)
@@ -120,6 +123,8 @@ class Worker:
         count = int(self._finished.count[0])
         returns, lengths = self._finished.returns[:count].tolist(), self._finished.lengths[:count].tolist()
         sums = self.sums.copy()
+        if not np.isfinite(sums).all():
+            raise Diverged(f"the loss of worker {self._number} is no longer a finite number: the rate may be too high")
         self._finished.count[0] = 0
         self.sums[:] = 0
         return returns, lengths, sums
@@ -135,6 +140,12 @@ class Worker:
         rows: NDArray[Any] = block(self.roll.acts, (steps + 1) * envs, 0, self._inputs)
         return rows[t * envs : (t + 1) * envs]
 
+    def _trust(self, what: str, given: NDArray[Any]) -> None:
+        """One number that is not finite would be in everybody's weights after the next update."""
+        if not np.isfinite(given).all():
+            which = np.flatnonzero(~np.isfinite(given.reshape(len(given), -1)).all(1))[0]
+            raise Diverged(f"the {what} of environment {which} of worker {self._number} is not finite: {given[which]}")
+
     def _step_through(self, env: Environments) -> None:
         """A roll-out in environments that Python steps; the last observations are the next roll-out's first."""
         net, roll, theta = self._plan.net, self.roll, self.own.theta
@@ -145,6 +156,8 @@ class Worker:
             act(theta, net, roll, t, self.rng)
             drawn = roll.actions[t, :, 0] if env.actions.discrete else roll.actions[t]
             step = env.step(drawn)
+            self._trust("reward", step.rewards)
+            self._trust("observation", step.observations)
             roll.rewards[t], roll.counts[t] = step.rewards, step.counts
             roll.ends[t] = np.where(step.terminated, 1, 2 * step.truncated)
             self._ages += step.counts

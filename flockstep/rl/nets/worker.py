@@ -61,7 +61,7 @@ class Worker:
             if done >= until or self._shared.stop.item():
                 totals.last = True
                 break
-            totals.rate = self._settings.rate(1 - done / until)
+            totals.rate = self._settings.rate(done, until)
             losses = self.gradient()
             if not math.isfinite(losses.total.item()):
                 # Not written: what the others share is still sound.
