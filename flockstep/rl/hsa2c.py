@@ -9,7 +9,7 @@ abstract was at hand; network and settings are those that actor-critics are know
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self
@@ -105,7 +105,7 @@ class HSA2C:
     def learn(
         self,
         total_timesteps: int,
-        callback: Callback | None = None,
+        callback: Callback | Sequence[Callback] | None = None,
         *,
         reset_num_timesteps: bool = True,
         progress_bar: bool = False,
@@ -113,11 +113,13 @@ class HSA2C:
         """Train for so many environment steps of all threads together.
 
         A learning rate that is a number falls to 0 over them. ``reset_num_timesteps=False`` goes on counting where the
-        last call (or the saved model) was. Ctrl-C leaves the policy as it is then, ready to be saved.
+        last call (or the saved model) was. Of several callbacks each sees every row, and each may end it. Ctrl-C leaves
+        the policy as it is then, ready to be saved.
         """
         check.whole(self, "total_timesteps", total_timesteps)
         if reset_num_timesteps:
             self.num_timesteps, self._history = 0, History()
+        callbacks = callback if isinstance(callback, Sequence) else [] if callback is None else [callback]
         since = self.num_timesteps
         until = since + total_timesteps
         engine = self._ready()
@@ -131,7 +133,8 @@ class HSA2C:
                 row = self._history.add(tally)
                 watching.show(row)
                 # Whoever ended it has had their last row, though other threads have something left to report.
-                wanted = wanted and (callback is None or callback(row) is not False)
+                answers = [told(row) for told in callbacks] if wanted else []
+                wanted = wanted and all(answer is not False for answer in answers)
                 return wanted
 
             self.num_timesteps = engine.train(since=since, until=until, tell=tell)
@@ -207,7 +210,11 @@ class HSA2C:
             )
         arguments["learning_rate"] = from_json(arguments["learning_rate"])
         model = cls(about["policy"] if policy is None else policy, env, **arguments)
-        model.policy.load_state_dict(saved.policy)
+        try:
+            model.policy.load_state_dict(saved.policy)
+        except RuntimeError as error:
+            what = f"observations of shape {model.observations.shape} and {model.actions.size} actions"
+            raise ValueError(f"HSA2C.env has {what}, for which the policy in {path} is not made: {error}") from None
         model.num_timesteps, model._history = about["num_timesteps"], History.from_json(about["history"])
         model._kept = saved.engine
         return model

@@ -385,3 +385,23 @@ def test_a_loss_that_is_not_finite_ends_training():
     model = HSA2C("MlpPolicy", "CartPole-v1", learning_rate=1e30, max_grad_norm=1e30, **SMALL)
     with pytest.raises(Diverged, match="the loss of worker 0 is no longer a finite number"):
         model.learn(10_000)
+
+
+def test_several_callbacks_see_every_row_and_each_may_end_it():
+    one, other = [], []
+    callbacks = [
+        lambda row: one.append(row),
+        lambda row: other.append(row) or len(other) < 3,
+        lambda row: one.append(row),
+    ]
+    HSA2C("MlpPolicy", "CartPole-v1", **SMALL).learn(10_000, callbacks)
+    assert len(other) == 3
+    assert one == [row for row in other for _ in range(2)]
+
+
+def test_a_policy_is_not_loaded_into_an_environment_it_is_not_made_for(tmp_path):
+    path = HSA2C("MlpPolicy", "CartPole-v1", **SMALL).save(tmp_path / "m")
+    with pytest.raises(
+        ValueError, match=r"HSA2C.env has observations of shape \(6,\) and 3 actions, for which the policy"
+    ):
+        HSA2C.load(path, "Acrobot-v1")
