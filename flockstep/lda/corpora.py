@@ -35,6 +35,11 @@ class Corpus:
         )
 
     @cached_property
+    def length(self) -> float:
+        """Words of a document, on average."""
+        return float(self.counts.sum(dtype=np.float64)) / max(1, len(self))
+
+    @cached_property
     def short(self) -> bool:
         """Whether these are documents of few words."""
         return are_short(self.counts, len(self))
@@ -69,6 +74,7 @@ class Corpus:
                 chosen=order[first : first + size],
                 seed=int(rng.integers(2**63)),
                 short=self.short,
+                length=self.length,
                 memory=memory,
             )
 

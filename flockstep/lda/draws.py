@@ -5,7 +5,10 @@
 Three words may be about this or about that. Rounds that average settle at one of the two, whichever was nearer where
 they began, and topics learn from that for good; drawn, a document is about each as often as it should be. What is
 learned from is not the last draw but what it was drawn from. Documents of more words say clearly enough what they are
-about, and averages are better there, and for many words faster.
+about, and averages are better there, and for many words faster. They are better, too, where words are met too rarely to
+know what they are about: a prior that is learned from draws trusts topics, one that is learned from averages does not
+(sentences of three words, 20 topics: perplexity 861 drawn and 855 averaged of 20,000, 831 and 864 of 30,000, 776 and
+860 of 110,000).
 
 Mimno, Hoffman, Blei, Sparse stochastic inference for latent Dirichlet allocation, 2012.
 """
@@ -19,8 +22,8 @@ from numpy.typing import NDArray
 
 from flockstep.lda.expectations import compiled
 
-FEW = 6.0
-"""Words of a document, on average, where they are few."""
+FEW, OFTEN = 6.0, 15.0
+"""Words of a document, on average, where they are few; how often a word is met, on average, where that is often."""
 _SWEEPS = 3
 _TINY = np.float32(1e-25)
 # Of random numbers: Marsaglia's xorshift, begun at a multiple of the golden ratio.

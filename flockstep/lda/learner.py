@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flockstep.lda.documents import infer
+from flockstep.lda.draws import OFTEN
 from flockstep.lda.expectations import compiled
 from flockstep.lda.priors import MixturePrior
 from flockstep.lda.topics import Floats, Topics, Update, Words
@@ -45,6 +46,8 @@ class Batch:
     """Of the noise that documents begin with, where nobody remembers them."""
     short: bool = False
     """Whether the corpus is of documents of few words."""
+    length: float = math.inf
+    """Words of its documents, on average."""
     memory: Floats | None = None
     """A row per document of the corpus: where inference begins, and where it ended."""
 
@@ -67,10 +70,15 @@ class Learner:
         """Fit ``batch.memory`` to the topics as they are."""
         self._run(batch, self._prior.alpha, learn=False)
 
-    def learn(self, batch: Batch, *, rate: float, of: float) -> Update:
-        """The update of one batch that stands for ``of`` documents; its arrays are lent until the next call."""
+    def learn(self, batch: Batch, *, rate: float, of: float, documents: float | None = None) -> Update:
+        """The update of one batch that stands for ``of`` documents; its arrays are lent until the next call.
+
+        ``documents``: of the corpus, where a batch stands for a part of it.
+        """
         alpha = self._prior.alpha
-        words, block, statistics = self._run(batch, alpha, learn=True)
+        met = batch.length * (of if documents is None else documents) / self._topics.n_words
+        drawn = batch.short and met >= OFTEN and self._topics.collapsed
+        words, block, statistics = self._run(batch, alpha, learn=True, drawn=drawn)
         if batch.memory is None:
             self._prior.take(self._gamma[: batch.chosen.size], alpha, after=self._rules.prior_after)
         totals = np.zeros(self._topics.n_topics)
@@ -83,7 +91,7 @@ class Learner:
         weakref.finalize(update, self._spare.append, self._statistics).atexit = False
         self._statistics = self._spare.pop() if self._spare else np.empty((0, self._topics.n_topics), np.float32)
 
-    def _run(self, batch: Batch, alpha: Floats, *, learn: bool) -> tuple[Words, Floats, Floats]:
+    def _run(self, batch: Batch, alpha: Floats, *, learn: bool, drawn: bool = False) -> tuple[Words, Floats, Floats]:
         words = _number(batch.starts, batch.words, batch.chosen, self._slots)
         self._block = _roomy(self._block, len(words))
         block, factor, rules = self._block[: len(words)], self._topics.factor(), self._rules
@@ -112,7 +120,7 @@ class Learner:
             places,
             learn,
             statistics,
-            batch.short and learn and self._topics.collapsed,
+            drawn,
             np.uint64(batch.seed),
         )
         self._slots[words] = -1

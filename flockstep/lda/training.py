@@ -142,7 +142,8 @@ class WholeTrainer(Trainer):
             own = [replace(corpus, chosen=part, memory=memory) for part in parts]
             with ThreadPoolExecutor(len(own), thread_name_prefix="lda") as pool:
                 pairs = zip(self._learners, own, strict=False)
-                jobs = [pool.submit(learner.learn, part, rate=1.0, of=part.chosen.size) for learner, part in pairs]
+                how = {"rate": 1.0, "documents": corpus.chosen.size}
+                jobs = [pool.submit(learner.learn, part, of=part.chosen.size, **how) for learner, part in pairs]
                 _await(jobs)
             if self._prior is not None:
                 self._prior.take(memory, self._prior.alpha, after=self._rules.prior_after)

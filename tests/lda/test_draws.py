@@ -58,7 +58,7 @@ def test_they_are_drawn_as_often_as_their_posterior_says(rows, said):
     np.testing.assert_allclose(statistics * BLOCK / many, expected, atol=0.03)
 
 
-def learned(counts, objective="cvb0", short=None, seed=3):
+def learned(counts, objective="cvb0", short=None, seed=3, of=1000):
     corpus = Corpus.of(sp.csr_array(np.asarray(counts, np.float32)))
     (batch,) = corpus.batches(len(corpus), np.random.default_rng(seed))
     assert short is None or batch.short == short
@@ -66,7 +66,7 @@ def learned(counts, objective="cvb0", short=None, seed=3):
     topics = Topics(rows, prior=0.1, objective=objective)
     prior = MixturePrior(ALPHA, learned=False)
     learner = Learner(topics, Rules(alpha=ALPHA), prior)
-    update = learner.learn(batch, rate=0.5, of=len(corpus))
+    update = learner.learn(batch, rate=0.5, of=of)
     return update, learner._gamma[: len(corpus)] - ALPHA
 
 
@@ -78,8 +78,15 @@ def test_few_whole_words_are_drawn_and_others_averaged(counts, short):
     update, gamma = learned(counts, short=short)
     assert np.allclose(gamma, np.round(gamma), atol=1e-5) == short
     # Either way every word is somewhere.
-    assert update.statistics.sum() == pytest.approx(0.5 * counts.sum(), rel=1e-3)
+    assert update.statistics.sum() == pytest.approx(0.5 * counts.sum() * 1000 / len(counts), rel=1e-3)
     np.testing.assert_allclose(gamma.sum(), counts.sum(), rtol=1e-3)
+
+
+@pytest.mark.parametrize(("of", "often"), [(29, False), (30, True)])
+def test_words_that_are_met_too_rarely_are_averaged(of, often):
+    """Two words a document on average, four in all: fifteen times each in thirty documents."""
+    _, gamma = learned(FEW, of=of)
+    assert np.allclose(gamma, np.round(gamma), atol=1e-5) == often
 
 
 @pytest.mark.parametrize("objective", ["vb", "map"])
