@@ -13,10 +13,10 @@ Topics that are rough leave documents undecided between many, from which alpha w
 everything, and topics after it: on short texts all became one. So it begins small, at 1 / topics, and waits until every
 document was seen once, or a third of what will be.
 
-Then it stays where documents can stand up to it. The sum is at most half the words of a document, or 5 where that is more:
-on speeches of twelve words it went to 1,000, and no topic was left (perplexity 1,627 instead of 1,496). Where documents
-have three words, it is at least 1, and no topic's is below half their mean, or small ones would never be heard of
-again; for longer ones these bounds are lower by as much.
+Then it stays where documents can stand up to it. The sum is at most half the words of a document, or 5 where that is
+more: on speeches of twelve words it went to 1,000, and no topic was left (perplexity 1,627 instead of 1,496). Where
+documents have three words, it is at least 1, and no topic's is below half their mean, or small ones would never be
+heard of again; for longer ones these bounds are lower by as much.
 
 Minka, Estimating a Dirichlet distribution, 2000, revised 2012.
 """
