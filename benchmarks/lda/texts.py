@@ -1,4 +1,4 @@
-"""Corpora that nothing was tuned on, in two parts each: to learn from, and to foresee."""
+"""Corpora in two parts each: to learn from, and to foresee."""
 
 from __future__ import annotations
 

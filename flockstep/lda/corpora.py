@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -11,7 +12,6 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from flockstep.lda.draws import are_short
 from flockstep.lda.learner import Batch
 from flockstep.lda.topics import Floats, Words
 
@@ -36,13 +36,9 @@ class Corpus:
 
     @cached_property
     def length(self) -> float:
-        """Words of a document, on average."""
-        return float(self.counts.sum(dtype=np.float64)) / max(1, len(self))
-
-    @cached_property
-    def short(self) -> bool:
-        """Whether these are documents of few words."""
-        return are_short(self.counts, len(self))
+        """Words of a document, on average; infinite where counts are not whole, and no word stands for itself."""
+        whole = bool((self.counts == np.floor(self.counts)).all())
+        return float(self.counts.sum(dtype=np.float64)) / max(1, len(self)) if whole else math.inf
 
     def __len__(self) -> int:
         return self.starts.size - 1
@@ -73,7 +69,6 @@ class Corpus:
                 counts=self.counts,
                 chosen=order[first : first + size],
                 seed=int(rng.integers(2**63)),
-                short=self.short,
                 length=self.length,
                 memory=memory,
             )

@@ -18,7 +18,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from flockstep.lda.expectations import compiled
 
@@ -31,9 +30,9 @@ _GOLDEN, _A, _B, _C, _D = (np.uint64(x) for x in (0x9E3779B97F4A7C15, 13, 7, 17,
 _UNIT = np.float32(2.0**-24)
 
 
-def are_short(counts: NDArray[np.float32], documents: int) -> bool:
-    """Whether so many documents with these counts have few words on average, and whole ones."""
-    return bool(counts.sum(dtype=np.float64) <= FEW * documents and (counts == np.floor(counts)).all())
+def are_drawn(length: float, met: float) -> bool:
+    """Whether documents of so many words are drawn, where a word is met so often; both on average."""
+    return length <= FEW and met >= OFTEN
 
 
 @compiled

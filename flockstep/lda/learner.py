@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flockstep.lda.documents import infer
-from flockstep.lda.draws import OFTEN
+from flockstep.lda.draws import are_drawn
 from flockstep.lda.expectations import compiled
 from flockstep.lda.priors import MixturePrior
 from flockstep.lda.topics import Floats, Topics, Update, Words
@@ -44,10 +44,8 @@ class Batch:
     chosen: NDArray[np.int64]
     seed: int = 0
     """Of the noise that documents begin with, where nobody remembers them."""
-    short: bool = False
-    """Whether the corpus is of documents of few words."""
     length: float = math.inf
-    """Words of its documents, on average."""
+    """Words of the corpus's documents, on average."""
     memory: Floats | None = None
     """A row per document of the corpus: where inference begins, and where it ended."""
 
@@ -77,7 +75,7 @@ class Learner:
         """
         alpha = self._prior.alpha
         met = batch.length * (of if documents is None else documents) / self._topics.n_words
-        drawn = batch.short and met >= OFTEN and self._topics.collapsed
+        drawn = self._topics.collapsed and are_drawn(batch.length, met)
         words, block, statistics = self._run(batch, alpha, learn=True, drawn=drawn)
         if batch.memory is None:
             self._prior.take(self._gamma[: batch.chosen.size], alpha, after=self._rules.prior_after)

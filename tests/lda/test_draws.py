@@ -58,10 +58,9 @@ def test_they_are_drawn_as_often_as_their_posterior_says(rows, said):
     np.testing.assert_allclose(statistics * BLOCK / many, expected, atol=0.03)
 
 
-def learned(counts, objective="cvb0", short=None, seed=3, of=1000):
+def learned(counts, objective="cvb0", seed=3, of=1000):
     corpus = Corpus.of(sp.csr_array(np.asarray(counts, np.float32)))
     (batch,) = corpus.batches(len(corpus), np.random.default_rng(seed))
-    assert short is None or batch.short == short
     rows = np.random.default_rng(0).gamma(1.0, 1.0, (np.shape(counts)[1], 3)).astype(np.float32)
     topics = Topics(rows, prior=0.1, objective=objective)
     prior = MixturePrior(ALPHA, learned=False)
@@ -75,7 +74,7 @@ FEW = np.tile([[1, 0, 2, 0], [0, 1, 1, 1], [0, 0, 0, 0]], (5, 1))
 
 @pytest.mark.parametrize(("counts", "short"), [(FEW, True), (FEW * 10, False), (FEW * 0.5, False)])
 def test_few_whole_words_are_drawn_and_others_averaged(counts, short):
-    update, gamma = learned(counts, short=short)
+    update, gamma = learned(counts)
     assert np.allclose(gamma, np.round(gamma), atol=1e-5) == short
     # Either way every word is somewhere.
     assert update.statistics.sum() == pytest.approx(0.5 * counts.sum() * 1000 / len(counts), rel=1e-3)
@@ -112,8 +111,8 @@ def test_of_sentences_of_three_words_better_topics_are_drawn(monkeypatch, seed):
     counts = sp.csr_array(counter.fit_transform(said).astype(np.float32))
     counts = counts[np.random.default_rng(0).permutation(np.flatnonzero(counts.sum(1) > 1))[:42_000]]
     unseen, found = Completion(counts[40_000:]), []
-    for short in (True, False):
-        monkeypatch.setattr("flockstep.lda.corpora.are_short", lambda *_, short=short: short)
+    for drawn in (True, False):
+        monkeypatch.setattr("flockstep.lda.learner.are_drawn", lambda length, met, drawn=drawn: drawn)
         model = LDA(20, random_state=seed).fit(counts[:40_000])
         found.append(unseen.of_topics(model.topics_, model.doc_topic_prior_))
     assert found[0] < found[1]
