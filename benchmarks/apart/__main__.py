@@ -51,7 +51,7 @@ def main() -> None:
         print(f"apart cannot run here: {reason}")
         print(json.dumps({"name": NAME, "skipped": str(reason), "met": {}}))
         return
-    rows = [tell(name, [found[name] for found in everyones]) for name in CONTENDERS]
+    rows = [tell(name, [found[name] for found in everyones], steps) for name in CONTENDERS]
     folder = options.out or (None if options.quick else RESULTS)
     note = (
         f"{options.nodes} processes, links of {options.rate}, {steps} steps each; losses on the same 2,000 test points."
@@ -59,11 +59,11 @@ def main() -> None:
     finish(NAME, rows, figures={"steps": steps}, met=bars(rows), folder=folder, note=note)
 
 
-def tell(name: str, found: list[dict[str, Any]]) -> dict[str, Any]:
+def tell(name: str, found: list[dict[str, Any]], steps: int) -> dict[str, Any]:
     """One line of the table."""
     rows = [Row(**row) for row in found[0]["rows"]]
     spreads = [row.spread for row in rows]
-    own = [each["own"] for each in found]
+    own, exchanges = [each["own"] for each in found], sum(each["counts"].get("exchanges", 0) for each in found)
     return {
         "contender": name,
         "own loss, worst node": round(max(own), 4),
@@ -71,7 +71,8 @@ def tell(name: str, found: list[dict[str, Any]]) -> dict[str, Any]:
         "of the average": round(found[0]["average"], 4),
         "largest spread": max(spreads, default=math.nan),
         "last spread": spreads[-1] if spreads else math.nan,
-        "exchanges": sum(each["counts"].get("exchanges", 0) for each in found),
+        "exchanges": exchanges,
+        "steps between": round(steps / exchanges) if exchanges else math.nan,
         "drifts": drift(rows) is not None,
     }
 

@@ -88,9 +88,9 @@ def losses(strategy, nodes):
 def test_what_is_taken_learns_as_much_as_without_a_codec(name, codec, nodes):
     (start, exact), (_, end) = uncoded(name, nodes), losses(EVERYTHING[name](CODECS[codec]), nodes)
     assert exact < start
-    # Without error feedback, what TopK leaves out of a gradient never comes; and whoever pulls keeps no sum, and draws
-    # other partners when a codec draws from the same stream.
-    share = 0.8 if codec == "TopK" else 0.1 if name == "SwarmPull" else 0.02
+    # Without error feedback, what TopK leaves out of a gradient never comes. Who meets at random meets others, and at
+    # other times, where a codec draws from the same stream or messages are shorter.
+    share = 0.8 if codec == "TopK" else 0.1 if name in ("Swarm", "SwarmPull", "ADPSGD") else 0.02
     assert end - exact <= share * (start - exact)
 
 
