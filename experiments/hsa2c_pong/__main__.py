@@ -60,11 +60,10 @@ def model_of(asked: argparse.Namespace, kept: Path) -> HSA2C:
     }
     if asked.resume:
         # Its learning rate goes on where it was.
-        model = HSA2C.load(kept, **numbers)
+        model = HSA2C.load(kept, device=asked.device, **numbers)
     else:
         rate = Linear(asked.rate, asked.last_rate, asked.over)
-        model = HSA2C(asked.policy, GAME, seed=asked.seed, learning_rate=rate, **numbers)
-    model.policy.to(asked.device)
+        model = HSA2C(asked.policy, GAME, seed=asked.seed, learning_rate=rate, device=asked.device, **numbers)
     return model
 
 

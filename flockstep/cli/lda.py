@@ -100,7 +100,7 @@ def fit(
     topics: asked.Topics = 50,
     jobs: asked.Jobs = 1,
     passes: asked.Passes = 10,
-    batch: asked.Batch = 1024,
+    batch: asked.Batch = None,
     objective: asked.Goal = asked.Objective.cvb0,
     doc_topic_prior: asked.DocPrior = None,
     topic_word_prior: asked.WordPrior = None,
@@ -125,9 +125,8 @@ def fit(
     """Learn topics from a corpus."""
     with consoles.plain_errors(debug=debug):
         work = _work()
-        numbers = {"topics": topics, "jobs": jobs, "nodes": nodes, "passes": passes, "batch": batch, "words": words}
-        numbers["ngrams"] = ngrams
-        for name, value in numbers.items():
+        numbers = {"topics": topics, "jobs": jobs, "nodes": nodes, "passes": passes, "words": words, "ngrams": ngrams}
+        for name, value in numbers.items() if batch is None else {**numbers, "batch": batch}.items():
             check.whole("fit", name, value)
         check.fraction("fit", "held_out", held_out)
         # Made before the work, so that a folder that cannot be written costs no one their results.

@@ -43,7 +43,10 @@ Topics = Annotated[int, Option(help="How many topics.")]
 Jobs = Annotated[int, Option(help="Threads that learn side by side without a lock; 1 is the same every time.")]
 Nodes = Annotated[int, Option(help="Processes that learn from documents of their own, each with so many jobs.")]
 Passes = Annotated[int, Option(help="How often every document is seen.")]
-Batch = Annotated[int, Option(help="Documents per step.")]
+Batch = Annotated[
+    int | None,
+    Option(help="Documents per step.", show_default="256 to 1,024, as the words of documents and the topics ask for"),
+]
 Goal = Annotated[
     Objective,
     Option(help="cvb0: foresees best; map: nearly as well, and fastest; vb: variational Bayes, as usual."),

@@ -17,6 +17,7 @@ from sklearn.utils.validation import check_is_fitted, check_non_negative, valida
 from flockstep.lda.completion import Completion
 from flockstep.lda.corpora import Corpus, Supply
 from flockstep.lda.doubts import check_counts, check_kind, doubt_sizes, doubt_topics
+from flockstep.lda.draws import are_drawn
 from flockstep.lda.learner import Rules
 from flockstep.lda.measure import bound_perplexity, likelihood_bound, mixtures
 from flockstep.lda.passes import Asked, Looks, Patience, Standstill, run_passes
@@ -26,7 +27,7 @@ from flockstep.lda.seeds import plant
 from flockstep.lda.settings import CONSTRAINTS, found_best
 from flockstep.lda.streams import Blocks, Stream
 from flockstep.lda.topics import Topics
-from flockstep.lda.training import Schedule, Trainer, WholeTrainer, usable_batch
+from flockstep.lda.training import Schedule, Trainer, WholeTrainer, small_batch, usable_batch
 from flockstep.lda.word_prior import first_word_prior
 
 _BOUND_SAMPLE = 10_000
@@ -46,6 +47,7 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
     topic_word_prior : a number, or "auto" (one number, learned); default 1 / n_components.
     learning_method : "online", or "batch": one update a pass, from all documents, which are in memory then.
     batch_size : documents per update; less is used where the threads' batches would be over a quarter of the corpus.
+        Default: 1,024; for "cvb0" on one thread as many as have 200 words for every topic, 256 at least.
     learning_decay, learning_offset : the rate of update t is (t + offset) ** -decay; default 0.5 and 10 for "vb", 0.6
         and 1 for the others.
     learning_delay : updates by which that t comes to be late; the first ones count more then. Good with several nodes.
@@ -90,7 +92,7 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
         doc_topic_prior: float | ArrayLike | str | None = None,
         topic_word_prior: float | str | None = None,
         learning_method: str = "online",
-        batch_size: int = 1024,
+        batch_size: int | None = None,
         learning_decay: float | None = None,
         learning_offset: float | None = None,
         learning_delay: float = 0.0,
@@ -156,7 +158,7 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
             self._begin(source.n_features)
         held_out = self._held_out(eval_docs)
         looks = self._looks(held_out, eval_docs_every, source)
-        usable = usable_batch(self.batch_size, threads=self._threads, documents=source.n_documents)
+        usable = usable_batch(self._batch(source), threads=self._threads, documents=source.n_documents)
         self.batch_size_ = max(1, int(source.n_documents)) if whole else usable
         passes = self.max_iter if source.again else min(1, self.max_iter)
         kind = WholeTrainer if whole else Trainer
@@ -315,6 +317,14 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
         if eval_docs is None or isinstance(eval_docs, Completion):
             return eval_docs
         return Completion(self._counts(eval_docs, "fit", reset=False))
+
+    def _batch(self, source: Supply) -> int | None:
+        if self.batch_size is not None or self.objective != "cvb0" or self._threads > 1 or source.in_pieces:
+            return self.batch_size
+        (all_of_them,) = source.read()
+        length = all_of_them.length
+        drawn = are_drawn(length, length * source.n_documents / source.n_features)
+        return small_batch(self.n_components, length, drawn=drawn)
 
     def _begin(self, n_features: int) -> None:
         self._set_priors()

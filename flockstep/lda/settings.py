@@ -18,7 +18,7 @@ CONSTRAINTS: dict[str, list[Any]] = {
     "doc_topic_prior": [None, StrOptions({"auto"}), "array-like", Interval(Real, 0, MOST, closed="right")],
     "topic_word_prior": [None, StrOptions({"auto"}), Interval(Real, 0, MOST, closed="right")],
     "learning_method": [StrOptions({"online", "batch"})],
-    "batch_size": [Interval(Integral, 1, None, closed="left")],
+    "batch_size": [None, Interval(Integral, 1, None, closed="left")],
     "learning_decay": [None, Interval(Real, 0, 1, closed="both")],
     "learning_offset": [None, Interval(Real, 1, None, closed="left")],
     "learning_delay": [Interval(Real, 0, None, closed="left")],

@@ -56,12 +56,27 @@ class Schedule:
         return float((number * number / (number + self._delay) + self._offset) ** -self._decay)
 
 
-def usable_batch(batch_size: int, *, threads: int, documents: float) -> int:
+LARGE = 1024
+"""Documents per update, where nobody says and nothing speaks for fewer."""
+_SMALL, _PER_TOPIC = 256, 200
+
+
+def small_batch(topics: int, length: float, *, drawn: bool) -> int:
+    """Documents per update, where one thread learns by "cvb0" from documents of so many words, on average.
+
+    Small batches bring more updates, and topics whose words go together better; but where a batch has few words for
+    every topic, its topics are noise, unless they are drawn, from many documents. (Two threads would wait for each
+    other at small batches.)
+    """
+    return _SMALL if drawn else int(min(max(_SMALL, _PER_TOPIC * topics / max(length, 1.0)), LARGE))
+
+
+def usable_batch(batch_size: int | None, *, threads: int, documents: float) -> int:
     """``batch_size``, or less: batches under way at once must be at most a quarter of all documents.
 
     Beyond that, threads work on topics that change altogether while they look, and a corpus gives too few steps.
     """
-    return max(1, min(batch_size, int(documents / (4 * threads))))
+    return max(1, min(LARGE if batch_size is None else batch_size, int(documents / (4 * threads))))
 
 
 class Trainer:

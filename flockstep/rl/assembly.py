@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from functools import partial
@@ -24,12 +25,12 @@ from flockstep.rl.spaces import Actions, Observations
 _ATARI = re.compile(r"^ALE/|NoFrameskip-v\d+$")
 
 
-def environments(source: Any, count: int, *, envpool: bool, images: bool) -> Environments:
+def environments(source: Any, count: int, *, envpool: bool, images: bool, threads: int = 1) -> Environments:
     """So many copies of what was asked for; Atari games come with the usual preprocessing where images are wanted."""
     if isinstance(source, str) and images and _ATARI.search(source):
         from flockstep.rl.atari import atari
 
-        return atari(source, count, emulator="envpool" if envpool else None)
+        return atari(source, count, emulator="envpool" if envpool else None, threads=threads)
     if not envpool:
         return InProcess(source, count)
     if not isinstance(source, str):
@@ -69,7 +70,10 @@ def engine_for(
 ) -> Engine:
     """Compiled for small networks with tanh, torch for all others."""
     images = not isinstance(policy, MlpPolicy)
-    make = partial(environments, source, settings.envs_per_thread, envpool=envpool, images=images)
+    on_cpu = next(policy.parameters()).device.type == "cpu"
+    # Workers on a GPU are of one process, and share its cores.
+    cores = 1 if on_cpu else max(1, _cores() // settings.threads)
+    make = partial(environments, source, settings.envs_per_thread, envpool=envpool, images=images, threads=cores)
     if isinstance(policy, MlpPolicy):
         env = source if source_is_compiled(source, envpool) else make
         return CompiledEngine(policy, env, actions, settings, seed=seed, begin_at=begin_at)
@@ -80,3 +84,7 @@ def engine_for(
 def source_is_compiled(source: Any, envpool: bool) -> bool:
     """Whether an environment has a compiled form."""
     return isinstance(source, str) and source in KNOWN and not envpool
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -22,15 +22,16 @@ EMULATORS = ("envpool", "ale_py")
 _SEEN = Observations((4, 84, 84), dtype="uint8")
 
 
-def atari(game: str, count: int, *, emulator: str | None = None) -> Environments:
-    """So many copies of a game such as ``Pong`` or ``ALE/MsPacman-v5``, emulated one after another in this thread."""
+def atari(game: str, count: int, *, emulator: str | None = None, threads: int = 1) -> Environments:
+    """So many copies of a game such as ``Pong`` or ``ALE/MsPacman-v5``, emulated by so many threads."""
     check.whole("atari", "count", count)
+    check.whole("atari", "threads", threads)
     if emulator is None:
         emulator = next((name for name in EMULATORS if find_spec(name)), None)
     if emulator is None:
         raise ModuleNotFoundError("Atari games need an emulator: pip install envpool, or pip install ale-py gymnasium")
     check.one_of("atari", "emulator", emulator, EMULATORS)
-    return EnvpoolAtari(game, count) if emulator == "envpool" else AleAtari(game, count)
+    return (EnvpoolAtari if emulator == "envpool" else AleAtari)(game, count, threads=min(threads, count))
 
 
 def title(game: str) -> str:
@@ -65,14 +66,14 @@ class AleAtari:
 
     observations = _SEEN
 
-    def __init__(self, game: str, count: int) -> None:
+    def __init__(self, game: str, count: int, *, threads: int = 1) -> None:
         needed("gymnasium")
         self.count = count
         name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", title(game)).lower()
         check.one_of("atari", "game", name, tuple(needed("ale_py.roms").get_all_rom_ids()))
         make = needed("ale_py.vector_env").AtariVectorEnv
         # Signals lost lives and plays on; games that are over are begun anew below.
-        self._pool = make(name, count, num_threads=1, life_loss_info=True, reward_clipping=False)
+        self._pool = make(name, count, num_threads=threads, life_loss_info=True, reward_clipping=False)
         self.actions = Actions.of(self._pool.single_action_space)
         self._games = Games(count)
 
@@ -108,8 +109,8 @@ class EnvpoolAtari:
 
     observations = _SEEN
 
-    def __init__(self, game: str, count: int) -> None:
-        self.count, self._name = count, f"{title(game)}-v5"
+    def __init__(self, game: str, count: int, *, threads: int = 1) -> None:
+        self.count, self._threads, self._name = count, threads, f"{title(game)}-v5"
         envpool = needed("envpool")
         check.one_of("atari", "game", self._name, tuple(envpool.list_all_envs()))
         self.actions = Actions.of(envpool.make_spec(self._name).gymnasium_action_space)
@@ -148,5 +149,5 @@ class EnvpoolAtari:
 
     def _made(self, seed: int) -> Any:
         return self._make(
-            self._name, num_envs=self.count, num_threads=1, episodic_life=True, reward_clip=True, seed=seed
+            self._name, num_envs=self.count, num_threads=self._threads, episodic_life=True, reward_clip=True, seed=seed
         )

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import nn
 
@@ -40,7 +41,8 @@ class HSA2C:
 
     ``policy`` is "MlpPolicy", "CnnPolicy", "A3CPolicy" or a torch module of your own that gives ``(logits, value)`` for
     a batch of observations; for real-valued actions it gives means and has a parameter ``log_std``. ``env`` is a
-    gymnasium id or a function that makes an environment. With one thread, one seed has one outcome.
+    gymnasium id or a function that makes an environment. With one thread, one seed has one outcome. On a GPU
+    (``device="cuda"``) the threads take turns, and their games share the cores.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class HSA2C:
         policy_kwargs: Mapping[str, Any] | None = None,
         verbose: int = 0,
         seed: int | None = None,
+        device: torch.device | str = "cpu",
     ) -> None:
         images = policy != "MlpPolicy" and not isinstance(policy, MlpPolicy)
         self.settings = Settings(
@@ -83,7 +86,9 @@ class HSA2C:
         self.source, self._envpool = source_of(env), envpool
         self._copy = environments(self.source, 1, envpool=envpool, images=images)
         self.observations, self.actions = self._copy.observations, self._copy.actions
-        self.policy = policy_for(policy, self.observations, self.actions, self._options, self.seed)
+        if not images and torch.device(device).type != "cpu":
+            raise ValueError(f"HSA2C.device must be cpu for MlpPolicy, which is compiled for it, got {device!r}")
+        self.policy = policy_for(policy, self.observations, self.actions, self._options, self.seed).to(device)
         self.num_timesteps = 0
         self._history = History()
         self._engine: Engine | None = None

@@ -2,6 +2,7 @@
 
 from functools import cache, partial
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -77,26 +78,35 @@ def test_what_would_be_wrong_is_refused_when_it_is_made(name, codec):
 FINE = [(name, codec) for name in EVERYTHING for codec in CODECS if (name, codec) not in REFUSED]
 
 
-def losses(strategy, nodes):
-    trace = fs.simulate(strategy, PROBLEM, nodes=nodes, steps=41, optimizer=SGD, record_every=41)
-    assert all(torch.isfinite(model).all() for model in trace.models.values())
-    return trace.rows[0].loss, trace.loss
+AT_RANDOM = ("Swarm", "SwarmPull", "ADPSGD")
+"""Where a codec draws from the same stream, or messages are shorter, they meet others, and at other times."""
+
+
+def losses(name, codec, nodes):
+    """Before and after; means over seeds where one schedule says little."""
+    found = []
+    for seed in range(8 if name in AT_RANDOM else 1):
+        trace = fs.simulate(
+            EVERYTHING[name](codec), PROBLEM, nodes=nodes, steps=41, optimizer=SGD, record_every=41, seed=seed
+        )
+        assert all(torch.isfinite(model).all() for model in trace.models.values())
+        found.append((trace.rows[0].loss, trace.loss))
+    return np.mean(found, axis=0)
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 5])
 @pytest.mark.parametrize(("name", "codec"), FINE)
 def test_what_is_taken_learns_as_much_as_without_a_codec(name, codec, nodes):
-    (start, exact), (_, end) = uncoded(name, nodes), losses(EVERYTHING[name](CODECS[codec]), nodes)
+    (start, exact), (_, end) = uncoded(name, nodes), losses(name, CODECS[codec], nodes)
     assert exact < start
-    # Without error feedback, what TopK leaves out of a gradient never comes. Who meets at random meets others, and at
-    # other times, where a codec draws from the same stream or messages are shorter.
-    share = 0.8 if codec == "TopK" else 0.1 if name in ("Swarm", "SwarmPull", "ADPSGD") else 0.02
+    # Without error feedback, what TopK leaves out of a gradient never comes.
+    share = 0.8 if codec == "TopK" else 0.02
     assert end - exact <= share * (start - exact)
 
 
 @cache
 def uncoded(name, nodes):
-    return losses(EVERYTHING[name](fs.Raw()), nodes)
+    return losses(name, fs.Raw(), nodes)
 
 
 def test_an_average_that_keeps_few_columns_is_for_changes():
@@ -109,7 +119,7 @@ def test_a_codec_of_ones_own_that_says_nothing_is_taken_at_its_word():
     class Own(fs.Raw):
         pass
 
-    assert losses(fs.Gossip(codec=Own()), 2) == losses(fs.Gossip(), 2)
+    assert np.array_equal(losses("Gossip", Own(), 2), losses("Gossip", fs.Raw(), 2))
     fs.Choco(codec=Own())
     fs.Coded(codec=Own())
 

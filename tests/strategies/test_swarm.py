@@ -14,7 +14,7 @@ from flockstep.strategies import swarm
 from flockstep.testing import check_strategy
 from flockstep.workloads.convex import Quadratics
 
-ETA, SEED, STEPS = 0.1, 4, 30
+ETA, SEED, STEPS = 0.1, 4, 45
 SGD = partial(torch.optim.SGD, lr=ETA)
 PROBLEM = Quadratics(dim=6, noise=0.5, dtype=torch.float64)
 HARDWARE = {
@@ -126,7 +126,7 @@ def test_swarm_is_what_the_paper_says_under_the_schedule_that_happened(
     for rank in range(size):
         np.testing.assert_allclose(trace.models[rank].numpy(), x[rank], rtol=1e-10, atol=1e-12)
     if size > 1:
-        assert sum(event[0] == "is met" for event in log) >= 3
+        assert sum(event[0] == "is met" for event in log) > 3
     merges = [sum(event == ("merges", rank) for event in log) for rank in range(size)]
     if not geometric:
         assert set(merges) == {1 + (STEPS if every_step else STEPS // local_steps)}

@@ -1,7 +1,7 @@
 """Lock-free torch workers that train one policy: for larger networks than the compiled engine's, and for any module.
 
 One worker runs in the calling process, and its numbers depend on the seed alone; several run in processes of their own,
-on one vector in shared memory.
+on one vector in shared memory, or, where the policy is on a GPU, in turns in this one.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from flockstep.rl.nets.draws import draw, likeliest
 from flockstep.rl.nets.processes import Processes
 from flockstep.rl.nets.shared import Shared
 from flockstep.rl.nets.totals import Totals
+from flockstep.rl.nets.turns import Turns
 from flockstep.rl.nets.worker import Worker
 from flockstep.rl.networks import ask
 from flockstep.rl.settings import Settings
@@ -33,19 +34,28 @@ MakeEnvironments = Callable[[], Environments]
 class TorchEngine:
     """Trains ``policy`` in place. ``make_environments`` is called once by each worker, where it runs.
 
-    Workers act and learn on the device that the policy is on; what they share is in the memory of the host.
+    Workers act and learn on the device that the policy is on. ``in_turns`` has several of them in this process; it is
+    the way where that is no CPU.
     """
 
     def __init__(
-        self, policy: nn.Module, make_environments: MakeEnvironments, settings: Settings, *, seed: int = 0
+        self,
+        policy: nn.Module,
+        make_environments: MakeEnvironments,
+        settings: Settings,
+        *,
+        seed: int = 0,
+        in_turns: bool | None = None,
     ) -> None:
         _refuse_running_statistics(policy)
         self._policy, self._parameters = policy, trainable(policy)
         self._make, self._settings, self._seed = make_environments, settings, seed
         self._device = self._parameters[0].device
-        self._shared = Shared.of(policy, settings.threads)
+        self._in_turns = self._device.type != "cpu" if in_turns is None else in_turns
+        self._shared = Shared.of(policy, settings.threads, device=self._device if self._in_turns else "cpu")
         self._generator = torch.Generator(self._device).manual_seed(seed)
         self._processes: Processes | None = None
+        self._turns: Turns | None = None
         self._worker: Worker | None = None
         self._environments: Environments | None = None
 
@@ -61,6 +71,8 @@ class TorchEngine:
         try:
             if self._settings.threads == 1:
                 self._train_here(since, until, tell)
+            elif self._in_turns:
+                self._train_in_turns(since, until, tell)
             else:
                 self._train_in_processes(since, until, tell)
         finally:
@@ -76,7 +88,7 @@ class TorchEngine:
 
     def state(self) -> Mapping[str, Tensor]:
         """The optimizer's statistics."""
-        return {"square_avg": self._shared.squares.clone()}
+        return {"square_avg": self._shared.squares.cpu().clone()}
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
         """The opposite of ``state``."""
@@ -91,9 +103,11 @@ class TorchEngine:
         """End workers and environments."""
         if self._processes is not None:
             self._processes.close()
+        if self._turns is not None:
+            self._turns.close()
         if self._environments is not None:
             self._environments.close()
-        self._processes = self._worker = self._environments = None
+        self._processes = self._turns = self._worker = self._environments = None
 
     @property
     def _taken(self) -> int:
@@ -112,6 +126,21 @@ class TorchEngine:
                 if totals.updates or totals.ended:
                     self._shared.read(self._parameters)
                     totals.last |= not tell(totals.tally(since + self._taken))
+
+    def _train_in_turns(self, since: int, until: int, tell: Tell) -> None:
+        if self._turns is None:
+            self._turns = Turns(self._worker_in_turns, self._settings.threads, self._shared)
+
+        def hear(totals: Totals) -> bool:
+            self._shared.read(self._parameters)
+            return tell(totals.tally(since + self._taken)) if totals.updates or totals.ended else True
+
+        with _one_thread():
+            self._turns.train(since, until, hear)
+
+    def _worker_in_turns(self, number: int) -> Worker:
+        policy = copy.deepcopy(self._policy)
+        return Worker(policy, self._make(), self._shared, self._settings, number=number, seed=self._seed)
 
     def _train_in_processes(self, since: int, until: int, tell: Tell) -> None:
         if self._processes is None or self._processes.closed:

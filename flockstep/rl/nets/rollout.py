@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -14,6 +16,12 @@ from flockstep.rl.nets.draws import draw
 from flockstep.rl.nets.passes import Passes
 from flockstep.rl.networks import ask
 from flockstep.rl.returns import n_step_returns
+
+T = TypeVar("T")
+
+
+Acting = Generator[NDArray[Any], Step, T]
+"""It gives actions, one for each environment, and is told what came of them."""
 
 
 @dataclass(frozen=True)
@@ -39,13 +47,18 @@ class Player:
         self._lengths = np.zeros(environments.count, np.int64)
         self._ended: list[tuple[float, int]] = []
 
-    def roll_out(self, steps: int, gamma: float) -> Rollout:
+    @property
+    def environments(self) -> Environments:
+        """Where it acts."""
+        return self._environments
+
+    def rolling_out(self, steps: int, gamma: float) -> Acting[Rollout]:
         """Take so many steps in every environment."""
         actions, taken = [], []
         for _ in range(steps):
             choice, _ = self._passes.keep(self._seen)
             actions.append(draw(choice, self._generator))
-            step = self._environments.step(actions[-1].cpu().numpy())
+            step = yield actions[-1].cpu().numpy()
             self._seen = self._tensor(step.observations)
             self._score(step)
             taken.append(step)

@@ -23,13 +23,16 @@ class Shared:
     stop: Tensor
 
     @classmethod
-    def of(cls, policy: nn.Module, workers: int) -> Shared:
-        """The parameters of a policy as they are; statistics as RMSprop begins with, at 1."""
+    def of(cls, policy: nn.Module, workers: int, *, device: torch.device | str = "cpu") -> Shared:
+        """The parameters of a policy as they are; statistics as RMSprop begins with, at 1.
+
+        On a device other than the host's they are for workers of one process.
+        """
         layout = Layout.of(policy)
-        theta = layout.pack(p.detach().cpu() for p in trainable(policy))
+        theta = layout.pack(p.detach().to(device) for p in trainable(policy))
         steps, updates, stop = (torch.zeros(count, dtype=torch.int64) for count in (workers, workers, 1))
         shared = cls(layout, theta, torch.ones_like(theta), steps, updates, stop)
-        if workers > 1:
+        if workers > 1 and theta.device.type == "cpu":
             for tensor in (shared.theta, shared.squares, shared.steps, shared.updates, shared.stop):
                 tensor.share_memory_()  # type: ignore[no-untyped-call]
         return shared

@@ -19,7 +19,7 @@ from flockstep.rl.environments import Environments
 from flockstep.rl.losses import Losses, actor_critic
 from flockstep.rl.nets.draws import log_prob_and_entropy
 from flockstep.rl.nets.passes import passes_of
-from flockstep.rl.nets.rollout import Player
+from flockstep.rl.nets.rollout import Acting, Player
 from flockstep.rl.nets.shared import Shared
 from flockstep.rl.nets.totals import Totals
 from flockstep.rl.nets.write import write
@@ -61,26 +61,51 @@ class Worker:
             if done >= until or self._shared.stop.item():
                 totals.last = True
                 break
-            totals.rate = self._settings.rate(done, until)
-            losses = self.gradient()
-            if not math.isfinite(losses.total.item()):
-                # Not written: what the others share is still sound.
-                raise Diverged(f"the loss of worker {self._number} is {losses.total.item()} after {done} steps")
-            self._write(totals.rate)
-            totals.updates += 1
-            totals.policy += losses.policy.item()
-            totals.value += losses.value.item()
-            totals.entropy += losses.entropy.item()
-        totals.ended = self._player.ended()
+            self.step(self.gradient(), totals, done, until)
+        totals.ended = self.ended()
         return totals
+
+    def step(self, losses: Losses, totals: Totals, done: int, until: int) -> None:
+        """Write what ``gradient`` left, and add to what there is to tell."""
+        totals.rate = self._settings.rate(done, until)
+        # All at once: where they are on a GPU, each look waits for it.
+        found = torch.stack([losses.total, losses.policy, losses.value, losses.entropy]).tolist()
+        if not math.isfinite(found[0]):
+            # Not written: what the others share is still sound.
+            raise Diverged(f"the loss of worker {self._number} is {found[0]} after {done} steps")
+        self._write(totals.rate)
+        totals.updates += 1
+        totals.policy += found[1]
+        totals.value += found[2]
+        totals.entropy += found[3]
+
+    def ended(self) -> list[tuple[float, int]]:
+        """Return and length of the episodes that ended since this was last asked."""
+        return self._player.ended()
+
+    @property
+    def environments(self) -> Environments:
+        """Where it acts."""
+        return self._player.environments
 
     def gradient(self) -> Losses:
         """Read the policy, roll out, and leave the gradient with the parameters."""
+        going = self.going()
+        actions = next(going)
+        while True:
+            try:
+                actions = going.send(self.environments.step(actions))
+            except StopIteration as end:
+                found: Losses = end.value
+                return found
+
+    def going(self) -> Acting[Losses]:
+        """The same, for whoever steps the environments."""
         self._passes.forget()
         self._shared.read(self._parameters)
         for parameter in self._parameters:
             parameter.grad = None
-        rollout = self._player.roll_out(self._settings.n_steps, self._settings.gamma)
+        rollout = yield from self._player.rolling_out(self._settings.n_steps, self._settings.gamma)
         choice, values = self._passes.outputs()
         log_prob, entropy = log_prob_and_entropy(choice, rollout.actions)
         losses = actor_critic(

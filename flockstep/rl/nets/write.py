@@ -26,6 +26,9 @@ def write(shared: Shared, gradients: Sequence[Tensor | None], settings: Settings
     known = [gradient for gradient in gradients if gradient is not None]
     if not known:
         return
+    if shared.theta.device.type != "cpu":
+        _write_there(shared, gradients, settings, rate)
+        return
     length = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(gradient) for gradient in known]))
     scale = min(1.0, settings.max_grad_norm / (length.item() + 1e-6))
     theta, squares = shared.theta.numpy(), shared.squares.numpy()
@@ -37,6 +40,21 @@ def write(shared: Shared, gradients: Sequence[Tensor | None], settings: Settings
             row = gradient.detach().cpu().reshape(-1).numpy()
             here = slice(start, start + len(row))
             _step(theta[here], squares[here], row, *numbers)
+
+
+@torch.no_grad()
+def _write_there(shared: Shared, gradients: Sequence[Tensor | None], settings: Settings, rate: float) -> None:
+    """The same on a device, of which nobody waits."""
+    views = [shared.layout.views(vector) for vector in (shared.theta, shared.squares)]
+    rows = [(theta, square, g) for theta, square, g in zip(*views, gradients, strict=True) if g is not None]
+    thetas, squares, known = (list(column) for column in zip(*rows, strict=True))
+    length = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(known)))
+    scaled = torch._foreach_mul(known, (settings.max_grad_norm / (length + 1e-6)).clamp(max=1.0))
+    torch._foreach_mul_(squares, settings.rms_decay)
+    torch._foreach_addcmul_(squares, scaled, scaled, 1 - settings.rms_decay)
+    roots = torch._foreach_add(squares, settings.rms_eps)
+    torch._foreach_sqrt_(roots)
+    torch._foreach_addcdiv_(thetas, scaled, roots, -rate)
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
