@@ -74,7 +74,8 @@ class AleAtari:
         make = needed("ale_py.vector_env").AtariVectorEnv
         # Signals lost lives and plays on; games that are over are begun anew below.
         self._pool = make(name, count, num_threads=threads, life_loss_info=True, reward_clipping=False)
-        self.actions = Actions.of(self._pool.single_action_space)
+        self.spaces = self._pool.single_observation_space, self._pool.single_action_space
+        self.actions = Actions.of(self.spaces[1])
         self._games = Games(count)
 
     def reset(self, seed: int | None = None) -> NDArray[Any]:
@@ -113,7 +114,9 @@ class EnvpoolAtari:
         self.count, self._threads, self._name = count, threads, f"{title(game)}-v5"
         envpool = needed("envpool")
         check.one_of("atari", "game", self._name, tuple(envpool.list_all_envs()))
-        self.actions = Actions.of(envpool.make_spec(self._name).gymnasium_action_space)
+        told = envpool.make_spec(self._name)
+        self.spaces = told.gymnasium_observation_space, told.gymnasium_action_space
+        self.actions = Actions.of(self.spaces[1])
         self._make = envpool.make_gymnasium
         self._pool: Any = None
         self._begins, self._games = np.zeros(count, bool), Games(count)

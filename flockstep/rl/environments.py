@@ -38,6 +38,8 @@ class Environments(Protocol):
     count: int
     observations: Observations
     actions: Actions
+    spaces: tuple[Any, Any]
+    """Of observations and of actions, as gymnasium has them."""
 
     def reset(self, seed: int | None = None) -> NDArray[Any]:
         """Begin new episodes; with a seed, always the same ones."""
@@ -55,8 +57,8 @@ class InProcess:
     def __init__(self, source: Source, count: int) -> None:
         self.count = count
         self._copies = [single(source) for _ in range(count)]
-        self.observations = Observations.of(self._copies[0].observation_space)
-        self.actions = Actions.of(self._copies[0].action_space)
+        self.spaces = self._copies[0].observation_space, self._copies[0].action_space
+        self.observations, self.actions = Observations.of(self.spaces[0]), Actions.of(self.spaces[1])
 
     def reset(self, seed: int | None = None) -> NDArray[Any]:
         """Copy i begins with ``seed + i``."""
@@ -91,8 +93,8 @@ class Envpool:
     def __init__(self, name: str, count: int, seed: int = 0) -> None:
         self.count, self._name, self._seed = count, name, seed
         self._pool = self._make(seed)
-        self.observations = Observations.of(self._pool.observation_space)
-        self.actions = Actions.of(self._pool.action_space)
+        self.spaces = self._pool.observation_space, self._pool.action_space
+        self.observations, self.actions = Observations.of(self.spaces[0]), Actions.of(self.spaces[1])
         self._ended = np.zeros(count, bool)
 
     def reset(self, seed: int | None = None) -> NDArray[Any]:

@@ -55,6 +55,8 @@ class HSA2C:
         gamma: float = 0.99,
         ent_coef: float | None = None,
         vf_coef: float = 0.5,
+        gae_lambda: float = 1.0,
+        normalize_advantage: bool = False,
         max_grad_norm: float = 0.5,
         rms_prop_eps: float = 1e-5,
         threads: int = 1,
@@ -66,7 +68,7 @@ class HSA2C:
         seed: int | None = None,
         device: torch.device | str = "cpu",
     ) -> None:
-        images = policy != "MlpPolicy" and not isinstance(policy, MlpPolicy)
+        self._images = images = policy != "MlpPolicy" and not isinstance(policy, MlpPolicy)
         self.settings = Settings(
             threads=threads,
             envs_per_thread=envs_per_thread,
@@ -76,6 +78,8 @@ class HSA2C:
             learning_rate=learning_rate,
             ent_coef=(0.01 if isinstance(policy, str) and images else 0.0) if ent_coef is None else ent_coef,
             vf_coef=vf_coef,
+            gae_lambda=gae_lambda,
+            normalize_advantage=normalize_advantage,
             max_grad_norm=max_grad_norm,
             rms_eps=rms_prop_eps,
         )
@@ -98,6 +102,35 @@ class HSA2C:
     def history(self) -> list[Row]:
         """How training went: steps, seconds, mean return of the last 100 episodes, steps/s, entropy, losses."""
         return self._history.rows
+
+    @property
+    def observation_space(self) -> Any:
+        """What the environment shows, as gymnasium has it."""
+        return self._copy.spaces[0]
+
+    @property
+    def action_space(self) -> Any:
+        """What can be done in it, as gymnasium has it."""
+        return self._copy.spaces[1]
+
+    def get_env(self) -> Any:
+        """What copies of the environment are made from: an id, a function or a specification."""
+        return self.source
+
+    def set_env(self, env: Any) -> None:
+        """Train and play elsewhere from now on, where the same is seen and can be done."""
+        source = source_of(env)
+        copy = environments(source, 1, envpool=self._envpool, images=self._images)
+        if (copy.observations, copy.actions) != (self.observations, self.actions):
+            copy.close()
+            raise ValueError(
+                f"HSA2C.env must show {self.observation_space} and take {self.action_space}, as before, "
+                f"got {copy.spaces[0]} and {copy.spaces[1]}"
+            )
+        # What training needs to go on is the engine's, and outlives it.
+        self._kept = self._ready().state()
+        self.close()
+        self.source, self._copy = source, copy
 
     @property
     def reward_threshold(self) -> float | None:

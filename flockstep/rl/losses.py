@@ -1,6 +1,8 @@
 """The loss of an actor-critic, in plain torch: what the torch engine minimises and the compiled one is tested against.
 
 loss = mean[ -log pi(a|s) A + c_v (R - V)^2 - c_e entropy ],      A = R - V, a constant in the first term
+
+Where advantages are normalized, A is what is left without its mean, over its standard deviation.
 """
 
 from __future__ import annotations
@@ -31,12 +33,15 @@ def actor_critic(
     vf_coef: float,
     ent_coef: float,
     counts: Tensor | None = None,
+    normalize_advantage: bool = False,
 ) -> Losses:
     """The loss of samples in any shape, the same for all four tensors.
 
     ``counts`` leaves out samples where it is False: steps in which an environment only began a new episode.
     """
     advantage = (returns - values).detach()
+    if normalize_advantage:
+        advantage = _normalized(advantage, counts)
     terms = (-log_prob * advantage, (returns - values) ** 2, entropy)
     policy, value, mean_entropy = (_mean(term, counts) for term in terms)
     return Losses(policy + vf_coef * value - ent_coef * mean_entropy, policy, value, mean_entropy)
@@ -55,6 +60,11 @@ def gaussian(means: Tensor, log_std: Tensor, actions: Tensor) -> tuple[Tensor, T
     scaled = (actions - means) * torch.exp(-log_std)
     log_prob = (-0.5 * scaled**2 - log_std - 0.5 * math.log(2 * math.pi)).sum(-1)
     return log_prob, (log_std + 0.5 * math.log(2 * math.pi * math.e)).sum(-1)
+
+
+def _normalized(advantage: Tensor, counts: Tensor | None) -> Tensor:
+    which = advantage.reshape(-1) if counts is None else advantage[counts.bool()]
+    return advantage if which.numel() < 2 else (advantage - which.mean()) / (which.std() + 1e-8)
 
 
 def _mean(term: Tensor, counts: Tensor | None) -> Tensor:

@@ -24,6 +24,9 @@ class Settings:
     ent_coef: float = 0.0
     """The entropy's weight: 0 as in stable-baselines3, and 0.01, A3C's, where HSA2C is given a CnnPolicy."""
     vf_coef: float = 0.5
+    gae_lambda: float = 1.0
+    """How much of a return is rewards that came, beside values that were expected; 1 is all."""
+    normalize_advantage: bool = False
     max_grad_norm: float = 0.5
     rms_decay: float = 0.99
     rms_eps: float = 1e-5
@@ -32,7 +35,7 @@ class Settings:
     def __post_init__(self) -> None:
         for name in ("threads", "envs_per_thread", "local_updates", "n_steps"):
             check.whole("HSA2C", name, getattr(self, name))
-        for name in ("gamma", "rms_decay"):
+        for name in ("gamma", "gae_lambda", "rms_decay"):
             check.fraction("HSA2C", name, getattr(self, name))
         for name in ("ent_coef", "vf_coef"):
             check.not_negative("HSA2C", name, getattr(self, name))

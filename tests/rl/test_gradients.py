@@ -46,8 +46,16 @@ def written_loss(policy, settings, roll, seen):
     """The loss of the same roll-out, in torch."""
     steps, envs = roll.rewards.shape
     said, values = policy(torch.from_numpy(seen.copy()))
+    worth = values.detach().numpy()
     returns = n_step_returns(
-        roll.rewards, roll.ends == 1, roll.ends == 2, roll.final_values, values[-envs:].detach().numpy(), settings.gamma
+        roll.rewards,
+        roll.ends == 1,
+        roll.ends == 2,
+        roll.final_values,
+        worth[-envs:],
+        settings.gamma,
+        values=worth[:-envs].reshape(steps, envs),
+        gae_lambda=settings.gae_lambda,
     )
     said, values = said[:-envs], values[:-envs]
     actions = torch.from_numpy(roll.actions).reshape(steps * envs, -1)
@@ -63,6 +71,7 @@ def written_loss(policy, settings, roll, seen):
         vf_coef=settings.vf_coef,
         ent_coef=settings.ent_coef,
         counts=torch.from_numpy(roll.counts).ravel(),
+        normalize_advantage=settings.normalize_advantage,
     )
 
 
@@ -79,8 +88,9 @@ def policy_with(widths, discrete, dtype):
 @pytest.mark.parametrize("widths", SHAPES)
 @pytest.mark.parametrize("discrete", [True, False])
 @pytest.mark.parametrize(("steps", "envs"), [(1, 1), (2, 5), (5, 2), (3, 3)])
-def test_the_gradient_is_autograds(widths, discrete, steps, envs):
-    settings = Settings(n_steps=steps, envs_per_thread=envs, ent_coef=0.05, vf_coef=0.7, gamma=0.9)
+@pytest.mark.parametrize("advantages", [{}, {"gae_lambda": 0.8, "normalize_advantage": True}], ids=["plain", "GAE"])
+def test_the_gradient_is_autograds(widths, discrete, steps, envs, advantages):
+    settings = Settings(n_steps=steps, envs_per_thread=envs, ent_coef=0.05, vf_coef=0.7, gamma=0.9, **advantages)
     policy = policy_with(widths, discrete, torch.float64)
     plan, roll, own, seen = record(policy, settings, np.float64, np.random.default_rng(0))
     sums = np.zeros(4)

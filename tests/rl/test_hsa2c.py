@@ -405,3 +405,32 @@ def test_a_policy_is_not_loaded_into_an_environment_it_is_not_made_for(tmp_path)
         ValueError, match=r"HSA2C.env has observations of shape \(6,\) and 3 actions, for which the policy"
     ):
         HSA2C.load(path, "Acrobot-v1")
+
+
+def short_pole():
+    return gymnasium.make("CartPole-v1", max_episode_steps=20)
+
+
+def test_spaces_are_gymnasiums():
+    model, pole = HSA2C("MlpPolicy", "CartPole-v1", seed=0), gymnasium.make("CartPole-v1")
+    assert (model.observation_space, model.action_space) == (pole.observation_space, pole.action_space)
+    assert model.get_env() == "CartPole-v1"
+    model.close()
+
+
+def test_training_goes_on_in_another_environment_of_the_same_kind():
+    model = HSA2C("MlpPolicy", "CartPole-v1", seed=0)
+    model.learn(4000)
+    learned, squares = model.policy.state_dict(), model._ready().state()["squares"]
+    held = {name: tensor.clone() for name, tensor in learned.items()}
+    model.set_env(short_pole)
+    assert model.get_env() is short_pole
+    assert all(torch.equal(model.policy.state_dict()[name], tensor) for name, tensor in held.items())
+    assert torch.equal(model._ready().state()["squares"], squares)
+    model.learn(2000, reset_num_timesteps=False)
+    assert model.num_timesteps >= 6000
+    assert max(model.evaluate(3, seed=0).lengths) <= 20
+    with pytest.raises(ValueError, match=r"HSA2C.env must show Box\(.*\) and take Discrete\(2\), as before, got "):
+        model.set_env("Acrobot-v1")
+    assert model.get_env() is short_pole
+    model.close()

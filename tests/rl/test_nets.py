@@ -114,10 +114,14 @@ def written_loss(policy, played, settings):
                 with torch.no_grad():
                     beyond = seen(played.final(t)[i : i + 1])[1].item()
             beyond = played.rewards[t, i] + settings.gamma * beyond
+            given, value = seen(played.frames[t][i : i + 1])
             if played.counts[t, i]:
-                given, value = seen(played.frames[t][i : i + 1])
                 samples.append((*likelihood(given, played.told[t][i]), value[0], beyond))
-    policy_loss = sum(-log_p * (R - v.item()) for log_p, _, v, R in samples) / len(samples)
+            beyond = settings.gae_lambda * beyond + (1 - settings.gae_lambda) * value.item()
+    advantages = np.array([R - v.item() for _, _, v, R in samples])
+    if settings.normalize_advantage and len(samples) > 1:
+        advantages = (advantages - advantages.mean()) / (advantages.std(ddof=1) + 1e-8)
+    policy_loss = sum(-log_p * A for (log_p, *_), A in zip(samples, advantages, strict=True)) / len(samples)
     value_loss = sum((R - v) ** 2 for _, _, v, R in samples) / len(samples)
     entropy = sum(h for _, h, _, _ in samples) / len(samples)
     return policy_loss, value_loss, entropy
@@ -139,10 +143,11 @@ def worker_of(policy, environments, settings, seed=0):
 
 @pytest.mark.parametrize("count", [1, 2, 5])
 @pytest.mark.parametrize("name", ["CnnPolicy", "A3CPolicy", "continuous CNN", "continuous MLP", "own"])
-def test_the_gradient_of_acting_is_that_of_the_written_loss(name, count):
+@pytest.mark.parametrize("advantages", [{}, {"gae_lambda": 0.8, "normalize_advantage": True}], ids=["plain", "GAE"])
+def test_the_gradient_of_acting_is_that_of_the_written_loss(name, count, advantages):
     policy, observations, actions = policy_named(name)
     policy = policy.double()
-    settings = Settings(n_steps=5, ent_coef=0.03, vf_coef=0.7, gamma=0.9)
+    settings = Settings(n_steps=5, ent_coef=0.03, vf_coef=0.7, gamma=0.9, **advantages)
     played = Scripted(count, observations, actions, 5, begins_late=count > 1)
     losses = worker_of(policy, played, settings).gradient()
     found = [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in policy.parameters()]

@@ -55,8 +55,44 @@ def test_returns_are_the_sums_they_stand_for(steps, envs, seed):
     roll.rewards[:], roll.final_values[:] = rewards, final_values
     roll.ends[:] = np.where(terminated, 1, 2 * truncated)
     block(roll.acts, (steps + 1) * envs, plan.net.value, 1)[-envs:, 0] = bootstrap
-    fill_returns(plan.net, roll, GAMMA)
+    fill_returns(plan.net, roll, GAMMA, 1.0)
     np.testing.assert_allclose(roll.returns, expected, rtol=1e-12)
+
+
+def advantages(rewards, terminated, truncated, final_values, bootstrap, values, gae_lambda):
+    """By their definition: how much better each step came out than expected, later ones counting less."""
+    steps, envs = rewards.shape
+    found = np.zeros((steps, envs))
+    for e in range(envs):
+        for t in range(steps):
+            factor = 1.0
+            for later in range(t, steps):
+                ended, cut = terminated[later, e], truncated[later, e]
+                then = 0.0 if ended else final_values[later, e] if cut else [*values[1:, e], bootstrap[e]][later]
+                found[t, e] += factor * (rewards[later, e] + GAMMA * then - values[later, e])
+                factor *= GAMMA * gae_lambda
+                if ended or cut:
+                    break
+    return found
+
+
+@pytest.mark.parametrize("gae_lambda", [0.0, 0.7, 1.0])
+@pytest.mark.parametrize(("steps", "envs"), [(1, 1), (2, 1), (1, 5), (5, 2), (7, 3)])
+def test_returns_less_values_are_generalized_advantages(steps, envs, gae_lambda):
+    rewards, terminated, truncated, final_values, bootstrap = case(steps, envs, 3)
+    values = np.random.default_rng(4).standard_normal((steps, envs))
+    told = (rewards, terminated, truncated, final_values, bootstrap)
+    expected = advantages(*told, values, gae_lambda)
+    found = n_step_returns(*told, GAMMA, values=values, gae_lambda=gae_lambda) - values
+    np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-12)
+
+    plan = Plan.of(MlpPolicy(2, 2, discrete=True, actor=(), critic=()))
+    roll = rollout_arrays(plan, Settings(n_steps=steps, envs_per_thread=envs), 1, np.float64)
+    roll.rewards[:], roll.final_values[:] = rewards, final_values
+    roll.ends[:] = np.where(terminated, 1, 2 * truncated)
+    block(roll.acts, (steps + 1) * envs, plan.net.value, 1)[:, 0] = np.concatenate([values.ravel(), bootstrap])
+    fill_returns(plan.net, roll, GAMMA, gae_lambda)
+    np.testing.assert_allclose(roll.returns - values, expected, rtol=1e-10, atol=1e-12)
 
 
 def test_an_end_counts_more_than_a_cut_at_the_same_step():

@@ -34,7 +34,7 @@ def test_steps_are_numpys(size):
     theta, square, own = start.copy(), np.ones(size), Own(np.zeros(size), np.zeros(size), np.zeros(1))
     for g in gradients:
         own.g[:] = g
-        descend(theta, square, own, 0.1, Weights(0.99, 0.5, 0.0, 0.5, 0.9, 1e-5))
+        descend(theta, square, own, 0.1, Weights(0.99, 0.5, 0.0, 1.0, 0.0, 0.5, 0.9, 1e-5))
     np.testing.assert_allclose(theta, expected, rtol=1e-12)
     np.testing.assert_array_equal(own.theta, theta)
     np.testing.assert_allclose(square, squares, rtol=1e-12)

@@ -91,7 +91,24 @@ def number_slopes(
 
 
 @compiled
-def loss_slopes(theta: Any, net: Any, roll: Any, vf_coef: Any, ent_coef: Any, g: Any, sums: Any) -> None:
+def scale_of_advantages(roll: Any, values: Any, counted: Any) -> Any:
+    """What is subtracted from advantages, and what they are multiplied by then, so that they are 0 and 1 on average."""
+    steps, envs = roll.rewards.shape
+    mean = square = 0.0
+    if counted < 2:
+        return 0.0, 1.0
+    for t in range(steps):
+        for e in range(envs):
+            mean += roll.counts[t, e] * (float(roll.returns[t, e]) - float(values[t * envs + e, 0])) / counted
+    for t in range(steps):
+        for e in range(envs):
+            away = float(roll.returns[t, e]) - float(values[t * envs + e, 0]) - mean
+            square += roll.counts[t, e] * away * away
+    return mean, 1.0 / (math.sqrt(square / (counted - 1.0)) + 1e-8)
+
+
+@compiled
+def loss_slopes(theta: Any, net: Any, roll: Any, weights: Any, g: Any, sums: Any) -> None:
     """The loss's slopes at logits (or means) and values of a roll-out whose returns are known.
 
     ``sums`` gets the loss's three parts added, each a mean over the samples that count.
@@ -105,11 +122,16 @@ def loss_slopes(theta: Any, net: Any, roll: Any, vf_coef: Any, ent_coef: Any, g:
     share = 1.0 / max(counted, 1.0)
     said, values = block(roll.acts, total, net.logits, net.outputs), block(roll.acts, total, net.value, 1)
     slopes, value_slopes = block(roll.slopes, total, net.logits, net.outputs), block(roll.slopes, total, net.value, 1)
+    vf_coef, ent_coef = weights.vf_coef, weights.ent_coef
+    shift, scale = 0.0, 1.0
+    if weights.normalize_advantage > 0:
+        shift, scale = scale_of_advantages(roll, values, counted)
     for t in range(steps):
         for e in range(envs):
             r = t * envs + e
             weight = share * roll.counts[t, e]
-            advantage = float(roll.returns[t, e]) - float(values[r, 0])
+            off = float(roll.returns[t, e]) - float(values[r, 0])
+            advantage = (off - shift) * scale
             if net.log_std < 0:
                 chosen = int(roll.actions[t, e, 0])
                 log_prob, entropy = choice_slopes(said[r], chosen, advantage, ent_coef, weight, slopes[r])
@@ -118,7 +140,7 @@ def loss_slopes(theta: Any, net: Any, roll: Any, vf_coef: Any, ent_coef: Any, g:
                 log_prob, entropy = number_slopes(
                     said[r], theta[spread], roll.actions[t, e], advantage, ent_coef, weight, slopes[r], g[spread]
                 )
-            value_slopes[r, 0] = -2.0 * vf_coef * weight * advantage
+            value_slopes[r, 0] = -2.0 * vf_coef * weight * off
             sums[0] -= weight * log_prob * advantage
-            sums[1] += weight * advantage * advantage
+            sums[1] += weight * off * off
             sums[2] += weight * entropy

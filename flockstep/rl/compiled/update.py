@@ -16,6 +16,9 @@ class Weights(NamedTuple):
     gamma: Any
     vf_coef: Any
     ent_coef: Any
+    gae_lambda: Any
+    normalize_advantage: Any
+    """1 or 0."""
     max_grad_norm: Any
     rms_decay: Any
     rms_eps: Any
@@ -30,8 +33,8 @@ class Own(NamedTuple):
 
 
 @compiled
-def fill_returns(net: Any, roll: Any, gamma: Any) -> None:
-    """n-step returns, back from the values that lie beyond."""
+def fill_returns(net: Any, roll: Any, gamma: Any, gae_lambda: Any) -> None:
+    """Returns, back from the values that lie beyond; see rl/returns.py."""
     steps, envs = roll.rewards.shape
     beyond = block(roll.acts, (steps + 1) * envs, net.value, 1)
     for e in range(envs):
@@ -42,6 +45,8 @@ def fill_returns(net: Any, roll: Any, gamma: Any) -> None:
                 after = 0.0
             elif roll.ends[t, e] != GOES_ON:
                 after = float(roll.final_values[t, e])
+            elif back > 0:
+                after = gae_lambda * after + (1.0 - gae_lambda) * float(beyond[(t + 1) * envs + e, 0])
             after = roll.rewards[t, e] + gamma * after
             roll.returns[t, e] = after
 
@@ -50,10 +55,10 @@ def fill_returns(net: Any, roll: Any, gamma: Any) -> None:
 def gradient(net: Any, roll: Any, own: Any, weights: Any, sums: Any) -> None:
     """The gradient of the loss of a roll-out, into ``own.g``; the loss's parts are added to ``sums``."""
     steps, envs = roll.rewards.shape
-    fill_returns(net, roll, weights.gamma)
+    fill_returns(net, roll, weights.gamma, weights.gae_lambda)
     for k in range(own.g.size):
         own.g[k] = 0
-    loss_slopes(own.theta, net, roll, weights.vf_coef, weights.ent_coef, own.g, sums)
+    loss_slopes(own.theta, net, roll, weights, own.g, sums)
     backward(own.theta, net, roll.acts, roll.slopes, (steps + 1) * envs, steps * envs, own.g, own.scratch)
 
 

@@ -52,11 +52,12 @@ class Player:
         """Where it acts."""
         return self._environments
 
-    def rolling_out(self, steps: int, gamma: float) -> Acting[Rollout]:
+    def rolling_out(self, steps: int, gamma: float, gae_lambda: float = 1.0) -> Acting[Rollout]:
         """Take so many steps in every environment."""
-        actions, taken = [], []
+        actions, worth, taken = [], [], []
         for _ in range(steps):
-            choice, _ = self._passes.keep(self._seen)
+            choice, values = self._passes.keep(self._seen)
+            worth.append(values)
             actions.append(draw(choice, self._generator))
             step = yield actions[-1].cpu().numpy()
             self._seen = self._tensor(step.observations)
@@ -65,7 +66,7 @@ class Player:
         counts = np.stack([step.counts for step in taken])
         return Rollout(
             torch.stack(actions),
-            self._returns(taken, gamma),
+            self._returns(taken, torch.stack(worth), gamma, gae_lambda),
             None if counts.all() else torch.from_numpy(counts).to(self._device),
         )
 
@@ -80,7 +81,7 @@ class Player:
         return ended
 
     @torch.no_grad()
-    def _returns(self, taken: list[Step], gamma: float) -> Tensor:
+    def _returns(self, taken: list[Step], expected: Tensor, gamma: float, gae_lambda: float) -> Tensor:
         """With the values of where it stands now and, in the same pass, of where a time limit cut an episode."""
         rewards, terminated, truncated = (
             np.stack([getattr(step, name) for step in taken]) for name in ("rewards", "terminated", "truncated")
@@ -95,7 +96,15 @@ class Player:
         final_values = np.zeros_like(rewards, np.float64)
         final_values[cut] = worth[len(self._seen) :]
         returns = n_step_returns(
-            rewards.astype(np.float64), terminated, truncated, final_values, worth[: len(self._seen)], gamma
+            rewards.astype(np.float64),
+            terminated,
+            truncated,
+            final_values,
+            worth[: len(self._seen)],
+            gamma,
+            # From a GPU they take time.
+            values=None if gae_lambda == 1 else expected.double().cpu().numpy(),
+            gae_lambda=gae_lambda,
         )
         return torch.from_numpy(returns).to(values)
 

@@ -105,7 +105,9 @@ class Worker:
         self._shared.read(self._parameters)
         for parameter in self._parameters:
             parameter.grad = None
-        rollout = yield from self._player.rolling_out(self._settings.n_steps, self._settings.gamma)
+        rollout = yield from self._player.rolling_out(
+            self._settings.n_steps, self._settings.gamma, self._settings.gae_lambda
+        )
         choice, values = self._passes.outputs()
         log_prob, entropy = log_prob_and_entropy(choice, rollout.actions)
         losses = actor_critic(
@@ -116,6 +118,7 @@ class Worker:
             vf_coef=self._settings.vf_coef,
             ent_coef=self._settings.ent_coef,
             counts=rollout.counts,
+            normalize_advantage=self._settings.normalize_advantage,
         )
         self._passes.backward(losses.total)
         return losses
