@@ -25,7 +25,7 @@ NOT_OURS = {
     "test_verbosity": "progress is a bar on stderr, not lines on stdout",
     "test_lda_preplexity_mismatch": "tries a private method of theirs",
     "test_lda_partial_fit": "has one seed; see below",
-    "test_lda_partial_fit_multi_jobs": "has one seed, with which chance decides; see below",
+    "test_lda_partial_fit_multi_jobs": "has one seed, with which it is chance who of two threads is first",
     "test_dirichlet_expectation": "tries a compiled function of theirs, not the class",
 }
 """Said in docs/lda.md."""
@@ -100,22 +100,19 @@ def test_batch_is_the_same_on_any_number_of_threads(corpus, jobs):
     assert (several.n_iter_, several.n_batch_iter_, several.batch_size_) == (10, 11, corpus.shape[0])
 
 
-@pytest.mark.parametrize(
-    ("jobs", "offset", "total", "times"), [(1, 10.0, 100, 3), (2, 5.0, 30, 2)], ids=["one thread", "two threads"]
-)
-def test_few_documents_a_few_times_tell_topics_apart_as_often_as_there(jobs, offset, total, times):
-    """Their tests of partial_fit have one seed, with which theirs does; of these twenty neither always does."""
+def test_few_documents_a_few_times_tell_topics_apart_as_often_as_there():
+    """Their test of partial_fit has one seed, with which theirs does; of these twenty neither always does."""
     truth = {(0, 1, 2), (3, 4, 5), (6, 7, 8)}
     documents = np.kron(np.eye(3, dtype=int), np.full((3, 3), 3))
 
     def found(kind, seed, **how):
-        model = kind(n_components=3, learning_offset=offset, total_samples=total, random_state=seed, **how)
-        for _ in range(times):
+        model = kind(n_components=3, learning_offset=10.0, total_samples=100, random_state=seed, **how)
+        for _ in range(3):
             model.partial_fit(documents)
         return {tuple(sorted(row.argsort()[-3:].tolist())) for row in model.components_} == truth
 
     theirs = sum(found(sklearn.decomposition.LatentDirichletAllocation, seed) for seed in range(20))
-    assert sum(found(LDA, seed, objective="vb", n_jobs=jobs) for seed in range(20)) >= theirs
+    assert sum(found(LDA, seed, objective="vb") for seed in range(20)) >= theirs
 
 
 def test_a_stream_is_not_learned_in_one_batch(corpus):
