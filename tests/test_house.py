@@ -13,7 +13,7 @@ ROOT = Path(flockstep.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
 
 # What a part of the house may import of ours. Longest prefix wins.
-ROOTS = {"errors", "check", "units", "vector", "message", "optimizers", "modes"}
+ROOTS = {"errors", "check", "cores", "units", "vector", "message", "optimizers", "modes"}
 RUN = ROOTS | {
     "node",
     "strategy",
@@ -29,6 +29,7 @@ RUN = ROOTS | {
 MAY_IMPORT = {
     "errors": set(),
     "check": set(),
+    "cores": set(),
     "units": {"check"},
     "vector": set(),
     "message": set(),

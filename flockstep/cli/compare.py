@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import webbrowser
 from collections.abc import Mapping, Sequence
@@ -18,6 +17,7 @@ from flockstep.cli.compare_progress import Bars
 from flockstep.compare import builtin, engine, folder, search, settings
 from flockstep.compare.folder import Results
 from flockstep.compare.plan import Comparison
+from flockstep.cores import cores
 from flockstep.texts.optimizers import OptimizerName
 
 HELP = """Compare strategies side by side, and get a page to show to others.
@@ -115,7 +115,7 @@ def compare(
     """Compare strategies, and write a report."""
     with consoles.plain_errors(debug=debug):
         comparison = _read(ctx)
-        side_by_side = check.whole("compare", "workers", _cores() if workers is None else workers)
+        side_by_side = check.whole("compare", "workers", cores() if workers is None else workers)
         _check_report()
         with folder.alone(out):
             if comparison.rates:
@@ -162,10 +162,6 @@ def _command(file: str | None, words: Sequence[str], typed: Mapping[str, Any]) -
         for each in value if isinstance(value, list | tuple) else [value]:
             said += [option] if each is True else [option, str(each)]
     return shlex.join(said)
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _searched(comparison: Comparison, out: Path, *, fresh: bool, workers: int) -> Comparison:

@@ -16,6 +16,7 @@ import typer
 
 from flockstep import check, units
 from flockstep.cli import apart, consoles, onlookers
+from flockstep.cores import cores
 
 HELP = """Run your own training script on several processes, one node each.
 
@@ -121,7 +122,7 @@ def run(
         meeting = {} if keep_going or join else _meeting(nnodes, node_rank, rdzv_endpoint, max_restarts)
         if not script.is_file():
             raise ValueError(f"there is no script {str(script)!r} in {Path.cwd()}")
-        os.environ.setdefault("OMP_NUM_THREADS", str(max(1, _cores() // processes)))
+        os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores() // processes)))
         _set_mailboxes(keys, host, port, insecure, timeout)
         command = [str(script), *(arguments or ())]
         if rank is not None and not join:
@@ -230,8 +231,3 @@ def _told(rank: int, pid: int, code: int) -> int:
 
 def _processes() -> int:
     return torch.cuda.device_count() or _NODES_WITHOUT_GPU
-
-
-def _cores() -> int:
-    # Those this process may use, which in a container are fewer than the machine has.
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

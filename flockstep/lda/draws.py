@@ -30,9 +30,9 @@ _GOLDEN, _A, _B, _C, _D = (np.uint64(x) for x in (0x9E3779B97F4A7C15, 13, 7, 17,
 _UNIT = np.float32(2.0**-24)
 
 
-def are_drawn(length: float, met: float) -> bool:
-    """Whether documents of so many words are drawn, where a word is met so often; both on average."""
-    return length <= FEW and met >= OFTEN
+def are_drawn(length: float, *, documents: float, vocabulary: int) -> bool:
+    """Whether so many documents of so many words, on average, of such a vocabulary are drawn."""
+    return length <= FEW and length * documents / vocabulary >= OFTEN
 
 
 @compiled

@@ -27,7 +27,7 @@ from flockstep.lda.seeds import plant
 from flockstep.lda.settings import CONSTRAINTS, found_best
 from flockstep.lda.streams import Blocks, Stream
 from flockstep.lda.topics import Topics
-from flockstep.lda.training import Schedule, Trainer, WholeTrainer, small_batch, usable_batch
+from flockstep.lda.training import Schedule, Trainer, WholeTrainer, fitting_batch, usable_batch
 from flockstep.lda.word_prior import first_word_prior
 
 _BOUND_SAMPLE = 10_000
@@ -323,8 +323,8 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
             return self.batch_size
         (all_of_them,) = source.read()
         length = all_of_them.length
-        drawn = are_drawn(length, length * source.n_documents / source.n_features)
-        return small_batch(self.n_components, length, drawn=drawn)
+        drawn = are_drawn(length, documents=source.n_documents, vocabulary=source.n_features)
+        return fitting_batch(self.n_components, length, drawn=drawn)
 
     def _begin(self, n_features: int) -> None:
         self._set_priors()

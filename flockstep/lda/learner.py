@@ -74,8 +74,9 @@ class Learner:
         ``documents``: of the corpus, where a batch stands for a part of it.
         """
         alpha = self._prior.alpha
-        met = batch.length * (of if documents is None else documents) / self._topics.n_words
-        drawn = self._topics.collapsed and are_drawn(batch.length, met)
+        drawn = self._topics.collapsed and are_drawn(
+            batch.length, documents=of if documents is None else documents, vocabulary=self._topics.n_words
+        )
         words, block, statistics = self._run(batch, alpha, learn=True, drawn=drawn)
         if batch.memory is None:
             self._prior.take(self._gamma[: batch.chosen.size], alpha, after=self._rules.prior_after)

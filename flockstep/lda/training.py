@@ -61,7 +61,7 @@ LARGE = 1024
 _SMALL, _PER_TOPIC = 256, 200
 
 
-def small_batch(topics: int, length: float, *, drawn: bool) -> int:
+def fitting_batch(topics: int, length: float, *, drawn: bool) -> int:
     """Documents per update, where one thread learns by "cvb0" from documents of so many words, on average.
 
     Small batches bring more updates, and topics whose words go together better; but where a batch has few words for

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping
 from functools import partial
@@ -12,6 +11,7 @@ import torch
 from torch import nn
 
 from flockstep import check
+from flockstep.cores import cores
 from flockstep.rl.compiled.classic import KNOWN
 from flockstep.rl.compiled.engine import CompiledEngine
 from flockstep.rl.engine import Engine
@@ -72,8 +72,8 @@ def engine_for(
     images = not isinstance(policy, MlpPolicy)
     on_cpu = next(policy.parameters()).device.type == "cpu"
     # Workers on a GPU are of one process, and share its cores.
-    cores = 1 if on_cpu else max(1, _cores() // settings.threads)
-    make = partial(environments, source, settings.envs_per_thread, envpool=envpool, images=images, threads=cores)
+    each = 1 if on_cpu else max(1, cores() // settings.threads)
+    make = partial(environments, source, settings.envs_per_thread, envpool=envpool, images=images, threads=each)
     if isinstance(policy, MlpPolicy):
         env = source if source_is_compiled(source, envpool) else make
         return CompiledEngine(policy, env, actions, settings, seed=seed, begin_at=begin_at)
@@ -84,7 +84,3 @@ def engine_for(
 def source_is_compiled(source: Any, envpool: bool) -> bool:
     """Whether an environment has a compiled form."""
     return isinstance(source, str) and source in KNOWN and not envpool
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

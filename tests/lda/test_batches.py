@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("sklearn", reason="needs pip install 'flockstep[lda]'")
 
 from flockstep.lda import LDA
-from flockstep.lda.training import small_batch
+from flockstep.lda.training import fitting_batch
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ from flockstep.lda.training import small_batch
     ],
 )
 def test_a_batch_has_words_for_every_topic(topics, length, drawn, wanted):
-    assert small_batch(topics, length, drawn=drawn) == wanted
+    assert fitting_batch(topics, length, drawn=drawn) == wanted
 
 
 @pytest.mark.parametrize(

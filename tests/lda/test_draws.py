@@ -112,7 +112,7 @@ def test_of_sentences_of_three_words_better_topics_are_drawn(monkeypatch, seed):
     counts = counts[np.random.default_rng(0).permutation(np.flatnonzero(counts.sum(1) > 1))[:42_000]]
     unseen, found = Completion(counts[40_000:]), []
     for drawn in (True, False):
-        monkeypatch.setattr("flockstep.lda.learner.are_drawn", lambda length, met, drawn=drawn: drawn)
+        monkeypatch.setattr("flockstep.lda.learner.are_drawn", lambda length, drawn=drawn, **others: drawn)
         model = LDA(20, random_state=seed).fit(counts[:40_000])
         found.append(unseen.of_topics(model.topics_, model.doc_topic_prior_))
     assert found[0] < found[1]

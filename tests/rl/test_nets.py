@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from sides import Glance, Sides, vector
+from sides import Glance, Sides, until_it_knows_sides, vector
 from torch import nn
 
 from flockstep.errors import Diverged, NodeFailed
@@ -356,13 +356,7 @@ def test_ctrl_c_leaves_the_last_update():
 def test_two_processes_write_one_policy_and_learn():
     # What is seen next has nothing to do with what was done.
     policy, engine = engine_of(2, envs=4, learning_rate=lambda remaining: 3e-3, gamma=0.0, ent_coef=0.01)
-    scores = []
-
-    def tell(tally):
-        scores.extend(tally.returns)
-        return len(scores) < 200 or np.mean(scores[-100:]) < 9.5
-
-    reached = engine.train(since=0, until=100_000, tell=tell)
+    scores, reached = until_it_knows_sides(engine)
     assert np.mean(scores[:20]) < 8
     assert np.mean(scores[-100:]) >= 9.5
     assert min(engine.updates) > 0

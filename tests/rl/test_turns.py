@@ -9,7 +9,7 @@ from torch import nn
 
 pytest.importorskip("gymnasium", reason="needs pip install 'flockstep[rl]'")
 
-from sides import Glance, Sides, vector
+from sides import Glance, Sides, until_it_knows_sides, vector
 
 from flockstep.errors import NodeFailed
 from flockstep.rl.environments import InProcess
@@ -73,13 +73,7 @@ def test_every_update_counts_and_none_is_lost(threads):
 @pytest.mark.slow
 def test_three_in_turns_learn():
     _, engine = engine_of(3, envs=4, learning_rate=lambda remaining: 3e-3, gamma=0.0, ent_coef=0.01)
-    scores = []
-
-    def tell(tally):
-        scores.extend(tally.returns)
-        return len(scores) < 200 or np.mean(scores[-100:]) < 9.5
-
-    engine.train(since=0, until=100_000, tell=tell)
+    scores, _ = until_it_knows_sides(engine)
     engine.close()
     assert np.mean(scores[-100:]) >= 9.5
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from flockstep.errors import Diverged, NodeFailed
+from flockstep.errors import NodeFailed
 from flockstep.rl.environments import Step
 from flockstep.rl.nets.rollout import Acting
 from flockstep.rl.nets.shared import Shared
@@ -34,7 +34,7 @@ class Turns:
     def __init__(self, make: Callable[[int], Worker], count: int, shared: Shared) -> None:
         self._shared = shared
         self._emulators = ThreadPoolExecutor(count, "flockstep HSA2C")
-        # An emulator takes a fifth of a second to begin: all at once.
+        # Emulators are made one after another, whoever makes them; but their first games begin at once.
         self._workers = list(self._emulators.map(make, range(count)))
         self._ready: SimpleQueue[tuple[int, Step | BaseException]] = SimpleQueue()
         self._away = 0
@@ -88,8 +88,6 @@ class Turns:
     def _next(self) -> tuple[int, Step]:
         number, found = self._ready.get()
         self._away -= 1
-        if isinstance(found, Diverged):
-            raise found
         if isinstance(found, BaseException):
             what = f"raised {type(found).__name__}: {found}"
             raise NodeFailed(f"worker {number} of {len(self._workers)} {what}", rank=number) from found
