@@ -14,8 +14,6 @@ Nobody waits for that:
 -   Who calls trains on, and says "busy" to others until its reply is there. Who is told so draws another partner.
 -   Nodes take turns, or all would be calling when all are called. Who was called calls next. Who has called stays at
     home until it is called, or for a random number of phases, two on average; a call longer than a phase counts as one.
-    Where models take long to send, who was called waits until its reply has arrived: a call beside it would halve its
-    speed, arrive too early, and be told "busy". Where they take long to arrive only, it calls at once.
     Of two that called each other at once, and were both told "busy", the one with the smaller number calls next.
 -   A reply may be lost on its way. The caller asks again under the same number and gets the same reply, which is kept
     until the caller says that it has it. Only the death of a partner leaves half a meeting.
@@ -26,7 +24,6 @@ half the way to its partner's, from wherever its own are then.
 
 from __future__ import annotations
 
-import math
 from contextlib import suppress
 
 from torch import Tensor
@@ -61,14 +58,12 @@ class Meetings:
         # A later life counts from elsewhere: its first call is none that was answered before.
         self._number = node.incarnation << 20
         self._calling = False
-        self._call: Pending[bool] | None = None
+        self._call: Pending[int | None] | None = None
         self._phases, self._since = 1, node.step_count
         """How many phases the last call took, and after which step it began."""
-        self._talked, self._thanked = 0.0, math.inf
-        """Steps that the last call took, and the last thanks, which are short: nobody has said any yet."""
         self._rarely = Rarely(f"{owner} on node {node.rank}", remedy=_REMEDY)
         self._called = node.rank % 2 == 0
-        """Whether somebody called since, and may be called: it is this node's turn."""
+        """Whether somebody called since: it is this node's turn."""
         self._turned_away: set[int] = set()
         """Who called while this node was calling."""
         self._at_home = self._stay()
@@ -113,22 +108,19 @@ class Meetings:
         if self._call is not None:
             met = await self._call
             self._call, self._at_home = None, self._stay()
-            if met and self._phases > 1:
-                # Otherwise it is the user who chose how long a phase is.
-                self._rarely.see(self._node.step_count - self._since)
-
-    @property
-    def _slow(self) -> bool:
-        """Whether most of a call's time is that of sending models."""
-        return self._phases > 1 and self._talked > 2 * self._thanked
+            if met is not None:
+                self._node.spawn(self._thank(met, self._number))
+                if self._phases > 1:
+                    # Otherwise it is the user who chose how long a phase is.
+                    self._rarely.see(self._node.step_count - self._since)
 
     def _stay(self) -> int:
         return int(self._node.rng.geometric(0.5)) * self._phases
 
     # The caller -----------------------------------------------------------------------------------------------------
 
-    async def _meet_somebody(self) -> bool:
-        """Whether it has met somebody."""
+    async def _meet_somebody(self) -> int | None:
+        """Whom it has met."""
         for peer in partners(self._node, self._topology):
             with self._node.undisturbed():
                 self._calling = True
@@ -138,16 +130,14 @@ class Meetings:
                 met = await self._meet(peer, v)
             finally:
                 self._calling = False
-            if met:
-                self._node.spawn(self._thank(peer, self._number))
             # Where a call takes longer than a phase, as many are calling as are not: somebody has to be at home.
             if met or self._phases > 1:
-                return met
-        return False
+                return peer if met else None
+        return None
 
     async def _meet(self, peer: int, v: Tensor) -> bool:
         """Average with this one; False if it is busy or gone."""
-        node, trained, began = self._node, self._node.trained, self._node.step_count
+        node, trained = self._node, self._node.trained
         self._number += 1
         message = self._coder.write(v)
         reply, mine = await self._ask(peer, message, v)
@@ -168,16 +158,14 @@ class Meetings:
         with node.undisturbed():
             self._v[:trained].add_(difference, alpha=share / 2)
             self._statistics = theirs[trained:]
-            self._calling, self._talked = False, node.step_count - began
+            self._calling = False
         node.count("exchanges")
         return True
 
     async def _thank(self, peer: int, number: int) -> None:
-        began = self._node.step_count
         # Lost thanks are none: the next call says it, too.
         with suppress(LostPeer):
             await self._node.ask(peer, f"{self._topic} thanks", marked(NOTHING, 0.0, number))
-            self._thanked = self._node.step_count - began
 
     async def _ask(self, peer: int, message: Message, v: Tensor) -> tuple[Message | None, Tensor]:
         """Its reply, None if it is gone or says nothing however often it is asked; and what it was told of ``v``."""
@@ -218,11 +206,7 @@ class Meetings:
         share = believed(difference, errors)
         self._v[:trained].add_(difference, alpha=share / 2)
         reply = marked(reply, share)
-        self._replies[peer] = number, reply
-        if self._slow:
-            self._at_home = self._stay()
-        else:
-            self._called = True
+        self._replies[peer], self._called = (number, reply), True
         if self._shown is not None:
             self._shown.copy_(self._v)
         return reply
@@ -230,6 +214,4 @@ class Meetings:
     def _has_it(self, peer: int, message: Message) -> Message:
         if peer in self._replies and self._replies[peer][0] == unmarked(message)[1]:
             del self._replies[peer]
-            # Who is calling has taken its turn.
-            self._called = self._called or (self._slow and not self._calling)
         return NOTHING

@@ -1,6 +1,5 @@
 """Pairs that meet one at a time: no meeting drives nodes apart, none is lost or counted twice, whatever happens."""
 
-import itertools
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -300,41 +299,3 @@ def test_who_calls_between_the_last_merge_and_the_end_is_heard():
     assert torch.equal(x, torch.full((DIM,), 4.0))
     node.call(2, 0.0)
     assert torch.equal(x, torch.full((DIM,), 2.0))
-
-
-@pytest.mark.parametrize(
-    ("network", "at_once"),
-    [
-        (fs.Network(bandwidth="400 kbit/s", latency="1 ms"), False),
-        (fs.Network(bandwidth="1 Gbit/s", latency="200 ms"), True),
-    ],
-    ids=["long to send", "long to arrive"],
-)
-def test_who_was_called_calls_once_its_reply_is_there_where_models_take_long_to_send(network, at_once, monkeypatch):
-    log = []
-
-    class Logged(meetings.Meetings):
-        def _answer(self, peer, message):
-            kept = len(self._replies)
-            reply = super()._answer(peer, message)
-            log.extend([("replies", self._node.rank)] * (len(self._replies) > kept))
-            return reply
-
-        def _has_it(self, peer, message):
-            log.append(("is thanked", self._node.rank))
-            return super()._has_it(peer, message)
-
-        async def _meet(self, peer, v):
-            log.append(("calls", self._node.rank))
-            return await super()._meet(peer, v)
-
-    monkeypatch.setattr(swarm, "Meetings", Logged)
-    fs.simulate(
-        fs.Swarm(), Quadratics(dim=2000), nodes=2, steps=400, network=network,
-        optimizer=partial(torch.optim.SGD, lr=0.01),        compute=fs.Compute(step="20 ms"), record_every=400, seed=3,
-    )  # fmt: skip
-    # What comes next of those two, after a reply of node 0; the first calls do not know the network yet.
-    own = [what for what, rank in log if rank == 0]
-    after = [b for a, b in itertools.pairwise(own) if a == "replies" and b != "replies"][2:]
-    assert len(after) > 4
-    assert ("calls" in after) == at_once
