@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from functools import partial
@@ -71,8 +72,9 @@ def engine_for(
     """Compiled for small networks with tanh, torch for all others."""
     images = not isinstance(policy, MlpPolicy)
     on_cpu = next(policy.parameters()).device.type == "cpu"
-    # Workers on a GPU are of one process, and share its cores.
-    each = 1 if on_cpu else max(1, cores() // settings.threads)
+    # Workers on a GPU are of one process, and share its cores: half as many again as there are, for while one worker
+    # acts or learns, its emulators wait.
+    each = 1 if on_cpu else max(1, math.ceil(1.5 * cores() / settings.threads))
     make = partial(environments, source, settings.envs_per_thread, envpool=envpool, images=images, threads=each)
     if isinstance(policy, MlpPolicy):
         env = source if source_is_compiled(source, envpool) else make

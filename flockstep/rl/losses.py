@@ -63,8 +63,12 @@ def gaussian(means: Tensor, log_std: Tensor, actions: Tensor) -> tuple[Tensor, T
 
 
 def _normalized(advantage: Tensor, counts: Tensor | None) -> Tensor:
-    which = advantage.reshape(-1) if counts is None else advantage[counts.bool()]
-    return advantage if which.numel() < 2 else (advantage - which.mean()) / (which.std() + 1e-8)
+    weights = torch.ones_like(advantage) if counts is None else counts.to(advantage.dtype)
+    number = weights.sum()
+    apart = advantage - (advantage * weights).sum() / number.clamp(min=1)
+    deviation = ((apart**2 * weights).sum() / (number - 1).clamp(min=1)).sqrt()
+    # One alone has no deviation.
+    return torch.where(number < 2, advantage, apart / (deviation + 1e-8))
 
 
 def _mean(term: Tensor, counts: Tensor | None) -> Tensor:

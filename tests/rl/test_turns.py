@@ -18,7 +18,7 @@ from flockstep.rl.nets.shared import Shared
 from flockstep.rl.nets.totals import Totals
 from flockstep.rl.nets.turns import Turns
 from flockstep.rl.nets.worker import Worker
-from flockstep.rl.nets.write import _write_there, write
+from flockstep.rl.nets.write import write, write_there
 from flockstep.rl.settings import Settings
 
 
@@ -127,7 +127,7 @@ def test_a_step_on_a_device_is_the_step_on_the_host(dtype):
     for rate in (0.1, 0.01, 0.0):
         gradients = [torch.randn_like(p) if p.ndim > 1 else None for p in policy.parameters()]
         write(host, gradients, settings, rate)
-        _write_there(there, gradients, settings, rate)
+        write_there(there, settings, torch.tensor(rate), *gradients)
     near = {"rtol": 1e-5, "atol": 1e-6} if dtype == torch.float32 else {"rtol": 1e-9, "atol": 1e-9}
     torch.testing.assert_close(there.theta, host.theta, **near)
     torch.testing.assert_close(there.squares, host.squares, **near)

@@ -11,14 +11,22 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from flockstep.rl.nets.recorded import Recorded
 from flockstep.rl.networks import ActorCritic, Choice, ask
 
 
 class Passes(Protocol):
     """Forward passes of a roll-out."""
 
+    stays: bool
+    """Whether what is kept lies at the same place in every roll-out, so that what reads it can be recorded."""
+
     def keep(self, observations: Tensor) -> tuple[Choice, Tensor]:
         """One step: what to draw actions from, and the values, without a graph."""
+        ...
+
+    def values(self, observations: Tensor) -> Tensor:
+        """What states are worth; nothing is kept."""
         ...
 
     def outputs(self) -> tuple[Choice, Tensor]:
@@ -36,13 +44,16 @@ class Passes(Protocol):
 
 def passes_of(policy: nn.Module) -> Passes:
     """The faster way where the policy's layers are known, the general one otherwise."""
-    if type(policy) is ActorCritic and all(type(layer) in _KNOWN for layer in policy.trunk):
-        return LayerPasses(policy)
-    return GraphPasses(policy)
+    if type(policy) is not ActorCritic or not all(type(layer) in _KNOWN for layer in policy.trunk):
+        return GraphPasses(policy)
+    on_a_gpu = next(policy.parameters()).device.type == "cuda"
+    return RecordedPasses(policy) if on_a_gpu else LayerPasses(policy)
 
 
 class GraphPasses:
     """Any module: torch keeps a graph of every step, and goes back through each."""
+
+    stays = False
 
     def __init__(self, policy: nn.Module) -> None:
         self._policy = policy
@@ -53,6 +64,11 @@ class GraphPasses:
         choice, values = ask(self._policy, observations)
         self._kept.append((choice, values))
         return _detached(choice), values.detach()
+
+    @torch.no_grad()
+    def values(self, observations: Tensor) -> Tensor:
+        """See Passes."""
+        return ask(self._policy, observations)[1]
 
     def outputs(self) -> tuple[Choice, Tensor]:
         """See Passes."""
@@ -78,6 +94,8 @@ class LayerPasses:
     Torch's own way would go back step by step: five times through the largest matrix, with a few rows each time.
     """
 
+    stays = False
+
     def __init__(self, policy: ActorCritic) -> None:
         self._policy, self._layers = policy, list(policy.trunk)
         self._kept: list[list[Tensor]] = []
@@ -85,13 +103,16 @@ class LayerPasses:
 
     def keep(self, observations: Tensor) -> tuple[Choice, Tensor]:
         """See Passes."""
+        between = self._through(observations)
+        self._kept.append(between)
         with torch.no_grad():
-            between = [self._policy.see(observations)]
-            for layer in self._layers:
-                between.append(layer(between[-1]))
-            self._kept.append(between)
             choice, values = self._policy.judge(between[-1])
         return _detached(choice), values
+
+    @torch.no_grad()
+    def values(self, observations: Tensor) -> Tensor:
+        """See Passes."""
+        return ask(self._policy, observations)[1]
 
     def outputs(self) -> tuple[Choice, Tensor]:
         """See Passes."""
@@ -130,9 +151,49 @@ class LayerPasses:
         self._kept.clear()
         self._features = torch.empty(0)
 
+    @torch.no_grad()
+    def _through(self, observations: Tensor) -> list[Tensor]:
+        """What each layer gives, beginning with what the first takes."""
+        between = [self._policy.see(observations)]
+        for layer in self._layers:
+            between.append(layer(between[-1]))
+        return between
+
     def _between(self, i: int) -> Tensor:
         """What went into layer i, of all steps."""
         return torch.cat([between[i] for between in self._kept])
+
+
+class RecordedPasses(LayerPasses):
+    """The same on a GPU, the passes of each step of a roll-out on a tape of its own."""
+
+    stays = True
+
+    def __init__(self, policy: ActorCritic) -> None:
+        super().__init__(policy)
+        self._tapes: list[Recorded] = []
+        self._worth = Recorded(lambda observations: (super(RecordedPasses, self).values(observations),))
+
+    @torch.no_grad()
+    def keep(self, observations: Tensor) -> tuple[Choice, Tensor]:
+        """See Passes."""
+        step = len(self._kept)
+        if step == len(self._tapes):
+            self._tapes.append(Recorded(self._pass))
+        *between, scores, values = self._tapes[step](observations)
+        self._kept.append(between)
+        log_std = self._policy.log_std
+        return scores if log_std is None else (scores, log_std.detach()), values
+
+    def values(self, observations: Tensor) -> Tensor:
+        """See Passes."""
+        worth: Tensor = self._worth(observations)[0]
+        return worth
+
+    def _pass(self, observations: Tensor) -> tuple[Tensor, ...]:
+        between = self._through(observations)
+        choice, values = self._policy.judge(between[-1])
+        return *between, choice if isinstance(choice, Tensor) else choice[0], values
 
 
 _KNOWN = (nn.Conv2d, nn.Linear, nn.ReLU, nn.Tanh, nn.Flatten)

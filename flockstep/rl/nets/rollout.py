@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from flockstep.rl.environments import Environments, Step
 from flockstep.rl.nets.draws import draw
 from flockstep.rl.nets.passes import Passes
-from flockstep.rl.networks import ask
+from flockstep.rl.nets.recorded import Recorded
+from flockstep.rl.networks import Choice
 from flockstep.rl.returns import n_step_returns
 
 T = TypeVar("T")
@@ -38,11 +39,13 @@ class Player:
     """Acts in environments with a policy, whose parameters others change between roll-outs."""
 
     def __init__(
-        self, environments: Environments, policy: nn.Module, passes: Passes, generator: torch.Generator, seed: int
+        self, environments: Environments, device: torch.device, passes: Passes, generator: torch.Generator, seed: int
     ) -> None:
-        self._environments, self._policy, self._passes, self._generator = environments, policy, passes, generator
-        self._device = next(policy.parameters()).device
+        self._environments, self._device, self._passes, self._generator = environments, device, passes, generator
+        self._draw = Recorded(self._drawn, generator) if passes.stays else self._drawn
         self._seen = self._tensor(environments.reset(seed))
+        # Emulators know of whole games, whatever a policy is told of them.
+        self._games: Callable[[], list[tuple[float, int]]] | None = getattr(environments, "ended", None)
         self._scores = np.zeros(environments.count)
         self._lengths = np.zeros(environments.count, np.int64)
         self._ended: list[tuple[float, int]] = []
@@ -58,10 +61,12 @@ class Player:
         for _ in range(steps):
             choice, values = self._passes.keep(self._seen)
             worth.append(values)
-            actions.append(draw(choice, self._generator))
+            # Recorded, the next are drawn to the same place.
+            actions.append(self._draw(*_parts(choice))[0].clone())
             step = yield actions[-1].cpu().numpy()
             self._seen = self._tensor(step.observations)
-            self._score(step)
+            if self._games is None:
+                self._score(step)
             taken.append(step)
         counts = np.stack([step.counts for step in taken])
         return Rollout(
@@ -72,11 +77,8 @@ class Player:
 
     def ended(self) -> list[tuple[float, int]]:
         """Return and length of the episodes that ended since this was last asked."""
-        own = getattr(self._environments, "ended", None)
-        if own is not None:
-            # Emulators know of whole games, whatever a policy is told of them.
-            games: list[tuple[float, int]] = own()
-            return games
+        if self._games is not None:
+            return self._games()
         ended, self._ended = self._ended, []
         return ended
 
@@ -91,7 +93,7 @@ class Player:
             self._seen,
             *(self._tensor(step.finals[row]) for step, row in zip(taken, cut, strict=True) if row.any()),
         ]
-        _, values = ask(self._policy, torch.cat(beyond))
+        values = self._passes.values(beyond[0] if len(beyond) == 1 else torch.cat(beyond))
         worth = values.double().cpu().numpy()
         final_values = np.zeros_like(rewards, np.float64)
         final_values[cut] = worth[len(self._seen) :]
@@ -108,6 +110,9 @@ class Player:
         )
         return torch.from_numpy(returns).to(values)
 
+    def _drawn(self, *choice: Tensor) -> tuple[Tensor]:
+        return (draw(choice[0] if len(choice) == 1 else (choice[0], choice[1]), self._generator),)
+
     def _score(self, step: Step) -> None:
         self._scores += step.rewards * step.counts
         self._lengths += step.counts
@@ -117,3 +122,7 @@ class Player:
 
     def _tensor(self, observations: NDArray[np.generic]) -> Tensor:
         return torch.from_numpy(observations).to(self._device)
+
+
+def _parts(choice: Choice) -> tuple[Tensor, ...]:
+    return (choice,) if isinstance(choice, Tensor) else choice

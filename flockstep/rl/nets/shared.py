@@ -32,10 +32,15 @@ class Shared:
         theta = layout.pack(p.detach().to(device) for p in trainable(policy))
         steps, updates, stop = (torch.zeros(count, dtype=torch.int64) for count in (workers, workers, 1))
         shared = cls(layout, theta, torch.ones_like(theta), steps, updates, stop)
-        if workers > 1 and theta.device.type == "cpu":
+        if workers > 1 and shared.on_host:
             for tensor in (shared.theta, shared.squares, shared.steps, shared.updates, shared.stop):
                 tensor.share_memory_()  # type: ignore[no-untyped-call]
         return shared
+
+    @property
+    def on_host(self) -> bool:
+        """Or on a device, for workers of one process."""
+        return self.theta.device.type == "cpu"
 
     @torch.no_grad()
     def read(self, parameters: Sequence[Tensor]) -> None:

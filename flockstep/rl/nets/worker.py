@@ -8,25 +8,32 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from flockstep.backends.real.interrupts import interrupted_later
 from flockstep.errors import Diverged
 from flockstep.rl.environments import Environments
-from flockstep.rl.losses import Losses, actor_critic
+from flockstep.rl.losses import actor_critic
 from flockstep.rl.nets.draws import log_prob_and_entropy
 from flockstep.rl.nets.passes import passes_of
+from flockstep.rl.nets.recorded import Given, Recorded, Work
 from flockstep.rl.nets.rollout import Acting, Player
 from flockstep.rl.nets.shared import Shared
 from flockstep.rl.nets.totals import Totals
-from flockstep.rl.nets.write import write
+from flockstep.rl.nets.write import write, write_there
 from flockstep.rl.settings import Settings
 from flockstep.vector import trainable
 
 _LARGEST_SEED = 2**30
+
+
+def _as_it_is(work: Work) -> Work:
+    return work
 
 
 class Worker:
@@ -46,8 +53,12 @@ class Worker:
         self._parameters = trainable(policy)
         self._passes = passes_of(policy)
         draws, begins = np.random.SeedSequence([seed, number]).generate_state(2) % _LARGEST_SEED
-        generator = torch.Generator(next(policy.parameters()).device).manual_seed(int(draws))
-        self._player = Player(environments, policy, self._passes, generator, int(begins))
+        device = self._parameters[0].device
+        generator = torch.Generator(device).manual_seed(int(draws))
+        self._player = Player(environments, device, self._passes, generator, int(begins))
+        repeated: Callable[[Work], Work] = Recorded if self._passes.stays and not shared.on_host else _as_it_is
+        self._read, self._learn = repeated(self._read_once), repeated(self._learn_once)
+        self._write_there = repeated(partial(write_there, shared, settings))
         self._steps = environments.count * settings.n_steps
 
     def train(self, since: int, until: int, *, within: float = math.inf) -> Totals:
@@ -65,19 +76,19 @@ class Worker:
         totals.ended = self.ended()
         return totals
 
-    def step(self, losses: Losses, totals: Totals, done: int, until: int) -> None:
+    def step(self, losses: Tensor, totals: Totals, done: int, until: int) -> None:
         """Write what ``gradient`` left, and add to what there is to tell."""
         totals.rate = self._settings.rate(done, until)
         # All at once: where they are on a GPU, each look waits for it.
-        found = torch.stack([losses.total, losses.policy, losses.value, losses.entropy]).tolist()
-        if not math.isfinite(found[0]):
+        total, policy, value, entropy = losses.tolist()
+        if not math.isfinite(total):
             # Not written: what the others share is still sound.
-            raise Diverged(f"the loss of worker {self._number} is {found[0]} after {done} steps")
+            raise Diverged(f"the loss of worker {self._number} is {total} after {done} steps")
         self._write(totals.rate)
         totals.updates += 1
-        totals.policy += found[1]
-        totals.value += found[2]
-        totals.entropy += found[3]
+        totals.policy += policy
+        totals.value += value
+        totals.entropy += entropy
 
     def ended(self) -> list[tuple[float, int]]:
         """Return and length of the episodes that ended since this was last asked."""
@@ -88,45 +99,62 @@ class Worker:
         """Where it acts."""
         return self._player.environments
 
-    def gradient(self) -> Losses:
-        """Read the policy, roll out, and leave the gradient with the parameters."""
+    def gradient(self) -> Tensor:
+        """Read the policy, roll out, and leave the gradient with the parameters; the loss, and its policy's, value's
+        and entropy's parts."""
         going = self.going()
         actions = next(going)
         while True:
             try:
                 actions = going.send(self.environments.step(actions))
             except StopIteration as end:
-                found: Losses = end.value
+                found: Tensor = end.value
                 return found
 
-    def going(self) -> Acting[Losses]:
+    def going(self) -> Acting[Tensor]:
         """The same, for whoever steps the environments."""
         self._passes.forget()
-        self._shared.read(self._parameters)
-        for parameter in self._parameters:
-            parameter.grad = None
+        self._read()
         rollout = yield from self._player.rolling_out(
             self._settings.n_steps, self._settings.gamma, self._settings.gae_lambda
         )
+        losses: Tensor
+        losses, *gradients = self._learn(rollout.actions, rollout.returns, rollout.counts)
+        for parameter, gradient in zip(self._parameters, gradients, strict=True):
+            parameter.grad = gradient
+        return losses
+
+    def _read_once(self) -> tuple[Given, ...]:
+        self._shared.read(self._parameters)
+        return ()
+
+    def _learn_once(self, actions: Tensor, returns: Tensor, counts: Given) -> tuple[Given, ...]:
+        """A loss and its parts, and the gradients of all parameters."""
+        for parameter in self._parameters:
+            parameter.grad = None
         choice, values = self._passes.outputs()
-        log_prob, entropy = log_prob_and_entropy(choice, rollout.actions)
+        log_prob, entropy = log_prob_and_entropy(choice, actions)
         losses = actor_critic(
             log_prob,
             entropy.expand_as(log_prob),
             values,
-            rollout.returns,
+            returns,
             vf_coef=self._settings.vf_coef,
             ent_coef=self._settings.ent_coef,
-            counts=rollout.counts,
+            counts=counts,
             normalize_advantage=self._settings.normalize_advantage,
         )
         self._passes.backward(losses.total)
-        return losses
+        parts = torch.stack([losses.total, losses.policy, losses.value, losses.entropy]).detach()
+        return parts, *(parameter.grad for parameter in self._parameters)
 
     def _write(self, rate: float) -> None:
         gradients = [parameter.grad for parameter in self._parameters]
         # An update is all there or not at all, wherever Ctrl-C comes.
         with interrupted_later():
-            write(self._shared, gradients, self._settings, rate)
+            if self._shared.on_host:
+                write(self._shared, gradients, self._settings, rate)
+            else:
+                self._write_there(torch.full((), rate, device=self._shared.theta.device), *gradients)
             self._shared.steps[self._number] += self._steps
             self._shared.updates[self._number] += 1

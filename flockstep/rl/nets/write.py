@@ -26,9 +26,6 @@ def write(shared: Shared, gradients: Sequence[Tensor | None], settings: Settings
     known = [gradient for gradient in gradients if gradient is not None]
     if not known:
         return
-    if shared.theta.device.type != "cpu":
-        _write_there(shared, gradients, settings, rate)
-        return
     length = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(gradient) for gradient in known]))
     scale = min(1.0, settings.max_grad_norm / (length.item() + 1e-6))
     theta, squares = shared.theta.numpy(), shared.squares.numpy()
@@ -43,8 +40,10 @@ def write(shared: Shared, gradients: Sequence[Tensor | None], settings: Settings
 
 
 @torch.no_grad()
-def _write_there(shared: Shared, gradients: Sequence[Tensor | None], settings: Settings, rate: float) -> None:
+def write_there(shared: Shared, settings: Settings, rate: Tensor, *gradients: Tensor | None) -> tuple[()]:
     """The same on a device, of which nobody waits."""
+    if all(gradient is None for gradient in gradients):
+        return ()
     views = [shared.layout.views(vector) for vector in (shared.theta, shared.squares)]
     rows = [(theta, square, g) for theta, square, g in zip(*views, gradients, strict=True) if g is not None]
     thetas, squares, known = (list(column) for column in zip(*rows, strict=True))
@@ -54,7 +53,9 @@ def _write_there(shared: Shared, gradients: Sequence[Tensor | None], settings: S
     torch._foreach_addcmul_(squares, scaled, scaled, 1 - settings.rms_decay)
     roots = torch._foreach_add(squares, settings.rms_eps)
     torch._foreach_sqrt_(roots)
-    torch._foreach_addcdiv_(thetas, scaled, roots, -rate)
+    torch._foreach_mul_(scaled, -rate)
+    torch._foreach_addcdiv_(thetas, scaled, roots, 1.0)
+    return ()
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")

@@ -48,11 +48,11 @@ def read(path: Path) -> list[dict[str, Any]]:
         return list(csv.DictReader(line for line in file if not line.startswith("#")))
 
 
-def draw(folder: Path) -> Path | None:
-    """Scores against minutes and against steps, of all runs kept in a folder."""
+def draw(folder: Path, game: str) -> Path | None:
+    """Scores against minutes and against steps, of all runs of a game that are kept in a folder."""
     from matplotlib.figure import Figure
 
-    runs = {path.stem.rpartition("_")[2]: read(path) for path in sorted(folder.glob("hsa2c_pong_*.csv"))}
+    runs = {path.stem.removeprefix(f"{game}_"): read(path) for path in sorted(folder.glob(f"{game}_*.csv"))}
     runs = {name: [row for row in rows if row["mean score"]] for name, rows in runs.items()}
     if not any(runs.values()):
         return None
@@ -64,13 +64,19 @@ def draw(folder: Path) -> Path | None:
     ):
         for name, rows in runs.items():
             scores = [float(row["mean score"]) for row in rows]
-            panel.plot([float(row[column]) / unit for row in rows], scores, label=f"{name} processes")
-        panel.axhline(0, color="grey", lw=0.8)
-        panel.set(xlabel=label, ylim=(-21.5, 21.5))
+            panel.plot([float(row[column]) / unit for row in rows], scores, label=_told(name))
+        panel.set(xlabel=label)
         panel.grid(alpha=0.3)
     panels[0].set_ylabel("score, mean of the last 100 games")
     panels[0].legend(loc="upper left", fontsize=8)
-    figure.suptitle("HSA2C on Pong: lock-free torch processes, actions drawn at random as in training")
-    path = folder / "hsa2c_pong.png"
+    figure.suptitle(f"HSA2C on {game}: workers without a lock, actions drawn at random as in training")
+    path = folder / f"{game}.png"
     figure.savefig(path, dpi=130)
     return path
+
+
+def _told(run: str) -> str:
+    """``8x16_cuda_0`` in words."""
+    shape, device, seed = run.split("_")
+    workers, envs = shape.split("x")
+    return f"{workers} workers of {envs} games, {'GPU' if device == 'cuda' else device.upper()}, seed {seed}"

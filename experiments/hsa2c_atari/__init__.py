@@ -1,0 +1,1 @@
+"""HSA2C learns to play Atari games."""

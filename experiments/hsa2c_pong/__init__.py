@@ -1,1 +1,0 @@
-"""HSA2C learns to play Pong."""
