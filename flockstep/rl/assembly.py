@@ -40,9 +40,21 @@ def environments(source: Any, count: int, *, envpool: bool, images: bool, thread
 
 
 def policy_for(
-    policy: str | nn.Module, observations: Observations, actions: Actions, options: Mapping[str, Any], seed: int
+    policy: str | nn.Module,
+    observations: Observations,
+    actions: Actions,
+    options: Mapping[str, Any],
+    seed: int,
+    *,
+    normalize_observations: bool = False,
+    normalize_rewards: bool = False,
 ) -> nn.Module:
     """The network: one of the known ones, begun from a seed, or the user's own as it is."""
+    if policy != "MlpPolicy" and (normalize_observations or normalize_rewards):
+        which = "normalize_observations" if normalize_observations else "normalize_rewards"
+        raise ValueError(
+            f"HSA2C.{which} is for MlpPolicy, got {policy if isinstance(policy, str) else type(policy).__name__}"
+        )
     if isinstance(policy, nn.Module):
         if options:
             raise ValueError("HSA2C.policy_kwargs go with the name of a policy, not with a module of your own")
@@ -55,8 +67,14 @@ def policy_for(
         if policy == "MlpPolicy":
             if observations.is_image and observations.dtype == "uint8":
                 raise ValueError(f"HSA2C.policy must be CnnPolicy for images of shape {observations.shape}")
-            widths = widths_of(options)
-            return MlpPolicy(observations.size, actions.size, discrete=actions.discrete, **widths)
+            return MlpPolicy(
+                observations.size,
+                actions.size,
+                discrete=actions.discrete,
+                normalize_observations=normalize_observations,
+                normalize_rewards=normalize_rewards,
+                **widths_of(options),
+            )
         if options:
             raise ValueError(f"HSA2C.policy_kwargs must be empty for {policy}: its network is fixed")
         if not observations.is_image:

@@ -33,6 +33,8 @@ class ActorCriticBursts(ActorCritic):
     """
 
     leaves_interpreter_lock = False
+    # What threads have met is added to what others have, as their changes are.
+    shares_statistics = True
 
     def __init__(
         self,

@@ -42,7 +42,9 @@ class HSA2C:
     ``policy`` is "MlpPolicy", "CnnPolicy", "A3CPolicy" or a torch module of your own that gives ``(logits, value)`` for
     a batch of observations; for real-valued actions it gives means and has a parameter ``log_std``. ``env`` is a
     gymnasium id or a function that makes an environment. With one thread, one seed has one outcome. On a GPU
-    (``device="cuda"``) the threads take turns, and their games share the cores.
+    (``device="cuda"``) the threads take turns, and their games share the cores. ``normalize_observations`` and
+    ``normalize_rewards`` do so by what all threads have met in training; playing does not change that, and it is saved
+    with the policy.
     """
 
     def __init__(
@@ -57,6 +59,8 @@ class HSA2C:
         vf_coef: float = 0.5,
         gae_lambda: float = 1.0,
         normalize_advantage: bool = False,
+        normalize_observations: bool = False,
+        normalize_rewards: bool = False,
         max_grad_norm: float = 0.5,
         rms_prop_eps: float = 1e-5,
         threads: int = 1,
@@ -92,7 +96,13 @@ class HSA2C:
         self.observations, self.actions = self._copy.observations, self._copy.actions
         if not images and torch.device(device).type != "cpu":
             raise ValueError(f"HSA2C.device must be cpu for MlpPolicy, which is compiled for it, got {device!r}")
-        self.policy = policy_for(policy, self.observations, self.actions, self._options, self.seed).to(device)
+        self._normalize = {
+            "normalize_observations": normalize_observations,
+            "normalize_rewards": normalize_rewards,
+        }
+        self.policy = policy_for(
+            policy, self.observations, self.actions, self._options, self.seed, **self._normalize
+        ).to(device)
         self.num_timesteps = 0
         self._history = History()
         self._engine: Engine | None = None
@@ -219,7 +229,7 @@ class HSA2C:
             "policy": self._name,
             "policy_kwargs": self._options,
             "env": self.source if isinstance(self.source, str) else None,
-            "settings": {**numbers, "envpool": self._envpool, "seed": self.seed},
+            "settings": {**numbers, **self._normalize, "envpool": self._envpool, "seed": self.seed},
             "num_timesteps": self.num_timesteps,
             "history": self._history.to_json(),
         }

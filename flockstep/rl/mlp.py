@@ -12,13 +12,21 @@ from torch import Tensor, nn
 
 from flockstep import check
 
+SMALL, FARTHEST = 1e-8, 10.0
+"""What is added to a variance, and how far from 0 a normalized number may be; stable-baselines3's."""
+_LITTLE = 1e-4
+
 
 class MlpPolicy(nn.Module):
     """Logits (or means) and a value for each row.
 
     Hidden layers are the actor's and the critic's own, or come after layers that both share. The spread of real-valued
-    actions, ``log_std``, does not depend on the observation. Weights begin orthogonal.
+    actions, ``log_std``, does not depend on the observation. Weights begin orthogonal. What was seen and rewarded in
+    training, where that is normalized, is told by two buffers that are saved with the weights.
     """
+
+    seen: Tensor
+    rewarded: Tensor
 
     def __init__(
         self,
@@ -29,6 +37,8 @@ class MlpPolicy(nn.Module):
         actor: Sequence[int] = (64, 64),
         critic: Sequence[int] = (64, 64),
         shared: Sequence[int] = (),
+        normalize_observations: bool = False,
+        normalize_rewards: bool = False,
     ) -> None:
         super().__init__()
         for name, widths in (("actor", actor), ("critic", critic), ("shared", shared)):
@@ -44,11 +54,34 @@ class MlpPolicy(nn.Module):
         self.value_net = _linear(([joint[-1], *critic])[-1], 1, 1.0)
         if not discrete:
             self.log_std = nn.Parameter(torch.zeros(outputs))
+        self.normalize_observations, self.normalize_rewards = normalize_observations, normalize_rewards
+        if normalize_observations:
+            self.register_buffer("seen", nothing_yet(inputs))
+        if normalize_rewards:
+            self.register_buffer("rewarded", nothing_yet(1))
 
     def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
         """Of (rows, ...) observations."""
-        seen = self.shared(observations.flatten(1).to(self.value_net.weight.dtype))
+        rows = observations.flatten(1).to(self.value_net.weight.dtype)
+        seen = self.shared(normalized(rows, self.seen) if self.normalize_observations else rows)
         return self.action_net(self.actor(seen)), self.value_net(self.critic(seen)).squeeze(-1)
+
+
+def nothing_yet(numbers: int) -> Tensor:
+    """How many rows there were, their sum and the sum of their squares: a little of a mean of 0 and a variance of 1.
+
+    Sums, so that what threads and machines have met can be added.
+    """
+    return _LITTLE * torch.cat([torch.ones(1), torch.zeros(numbers), torch.ones(numbers)])
+
+
+def normalized(rows: Tensor, statistics: Tensor) -> Tensor:
+    """Rows without the mean of what the statistics have met, over its deviation; no farther than 10."""
+    count, (total, squares) = statistics[0], statistics[1:].view(2, -1)
+    mean = total / count
+    deviation = ((squares / count - mean.square()).clamp(min=0) + SMALL).sqrt()
+    near: Tensor = ((rows - mean) / deviation).clamp(-FARTHEST, FARTHEST)
+    return near
 
 
 def widths_of(options: Mapping[str, Any]) -> dict[str, Sequence[int]]:

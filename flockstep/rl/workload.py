@@ -35,6 +35,7 @@ class ActorCritic:
     """
 
     leaves_interpreter_lock = True
+    shares_statistics = False
 
     def __init__(
         self,
@@ -57,6 +58,8 @@ class ActorCritic:
         begun = policy_for("MlpPolicy" if policy is None else policy, self.observations, self.actions, {}, self.seed)
         if not isinstance(begun, MlpPolicy):
             raise TypeError(f"{type(self).__name__}.policy must be an MlpPolicy, got {type(begun).__name__}")
+        if not self.shares_statistics and (begun.normalize_observations or begun.normalize_rewards):
+            raise ValueError(f"{type(self).__name__}.policy must not normalize: gradients do not tell what was met")
         self.policy = copy.deepcopy(begun)
         self.plan = Plan.of(self.policy)
         self._worker: Worker | None = None

@@ -23,6 +23,7 @@ from flockstep.rl.compiled.heads import draw, most_likely
 from flockstep.rl.compiled.memory import apart
 from flockstep.rl.compiled.network import block, forward
 from flockstep.rl.compiled.plan import Plan
+from flockstep.rl.compiled.scaling import normalize, nothing_met
 from flockstep.rl.compiled.worker import Worker
 from flockstep.rl.engine import Tally, Tell
 from flockstep.rl.environments import Environments
@@ -170,6 +171,7 @@ def decide(
     count, net = len(observations), plan.net
     acts = np.zeros(count * plan.columns, theta.dtype)
     block(acts, count, 0, inputs)[:] = observations.reshape(count, -1)
+    normalize(theta, net, block(acts, count, 0, inputs), nothing_met(plan, 1, theta.dtype), False)
     forward(theta, net.layers, acts, (count, 0, count), 0, net.shared + net.actor)
     said = block(acts, count, net.logits, net.outputs)
     drawn = np.zeros((count, 1 if actions.discrete else actions.size), theta.dtype)

@@ -1,4 +1,7 @@
-"""Where everything of a network lies: its parameters in one vector, its activations in one block per layer."""
+"""Where everything of a network lies: its parameters in one vector, its activations in one block per layer.
+
+What was seen and rewarded lies in the vector as well: so threads and machines share it as they share parameters.
+"""
 
 from __future__ import annotations
 
@@ -32,6 +35,10 @@ class Net(NamedTuple):
     logits: Any
     value: Any
     """Where the two results lie."""
+    seen: Any
+    """Where the statistics of observations lie, or -1 where they are taken as they are."""
+    rewarded: Any
+    """The same of rewards."""
 
 
 @dataclass(frozen=True)
@@ -63,8 +70,13 @@ class Plan:
         logits = rows[counts[0] + counts[1] - 1]
         log_std = -1 if policy.discrete else parameters
         size = parameters if policy.discrete else parameters + _aligned(logits[3])
+        seen = rewarded = -1
+        if policy.normalize_observations:
+            seen, size = size, size + _aligned(policy.seen.numel())
+        if policy.normalize_rewards:
+            rewarded, size = size, size + _aligned(policy.rewarded.numel())
         table = np.array(rows, np.int64)
-        net = Net(table, counts[0], counts[1], log_std, logits[3], logits[5], rows[-1][5])
+        net = Net(table, counts[0], counts[1], log_std, logits[3], logits[5], rows[-1][5], seen, rewarded)
         return cls(net, size, columns)
 
     def pack(self, policy: MlpPolicy, out: NDArray[Any]) -> None:
@@ -104,6 +116,9 @@ class Plan:
             yield slice(b, b + n_out), layer.bias
         if not policy.discrete:
             yield slice(self.net.log_std, self.net.log_std + self.net.outputs), policy.log_std
+        for begin, statistics in zip((self.net.seen, self.net.rewarded), _statistics(policy), strict=True):
+            if statistics is not None:
+                yield slice(begin, begin + statistics.numel()), statistics
 
 
 def _parameters(policy: MlpPolicy) -> Iterator[Tensor]:
@@ -114,6 +129,14 @@ def _parameters(policy: MlpPolicy) -> Iterator[Tensor]:
             yield layer.bias
     if not policy.discrete:
         yield policy.log_std
+    yield from (statistics for statistics in _statistics(policy) if statistics is not None)
+
+
+def _statistics(policy: MlpPolicy) -> tuple[Tensor | None, Tensor | None]:
+    return (
+        policy.seen if policy.normalize_observations else None,
+        policy.rewarded if policy.normalize_rewards else None,
+    )
 
 
 def _layers_of(policy: MlpPolicy, tower: nn.Sequential) -> Iterator[tuple[nn.Linear, bool]]:

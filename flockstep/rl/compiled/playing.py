@@ -12,12 +12,13 @@ from flockstep.rl.compiled.heads import draw, most_likely
 from flockstep.rl.compiled.kernels import compiled
 from flockstep.rl.compiled.network import block, forward
 from flockstep.rl.compiled.plan import Plan
+from flockstep.rl.compiled.scaling import normalize, nothing_met
 
 
 @compiled
 def play(theta: Any, net: Any, inputs: Any, acts: Any, world: Any, likeliest: Any, rng: Any, returns: Any) -> None:
-    """An episode for each of ``returns``, side by side; ``world`` is (kind, limit, states, actions)."""
-    kind, limit, states, actions = world
+    """An episode for each of ``returns``, side by side; ``world`` is (kind, limit, states, actions, met)."""
+    kind, limit, states, actions, met = world
     count = returns.size
     playing, left = np.ones(count, np.bool_), count
     seen = block(acts, count, 0, inputs)
@@ -28,6 +29,7 @@ def play(theta: Any, net: Any, inputs: Any, acts: Any, world: Any, likeliest: An
             break
         for e in range(count):
             observe(kind, states[e], seen[e])
+        normalize(theta, net, seen, met, False)
         forward(theta, net.layers, acts, (count, 0, count), 0, net.shared + net.actor)
         said = block(acts, count, net.logits, net.outputs)
         if likeliest:
@@ -50,6 +52,7 @@ def returns_of(
     known, returns = KNOWN[env], np.zeros(episodes)
     acts = np.zeros(episodes * plan.columns, theta.dtype)
     dims = max(1, int(plan.net.outputs)) if plan.net.log_std >= 0 else 1
-    world = (known.kind, known.limit, np.zeros((episodes, STATE)), np.zeros((episodes, dims), theta.dtype))
+    states, actions = np.zeros((episodes, STATE)), np.zeros((episodes, dims), theta.dtype)
+    world = (known.kind, known.limit, states, actions, nothing_met(plan, 1, theta.dtype))
     play(theta, plan.net, inputs, acts, world, likeliest, rng, returns)
     return returns

@@ -8,6 +8,7 @@ from flockstep.rl.compiled.classic import begin, bounded, move, observe
 from flockstep.rl.compiled.heads import draw
 from flockstep.rl.compiled.kernels import compiled
 from flockstep.rl.compiled.network import block, forward, forward_value
+from flockstep.rl.compiled.scaling import normalize
 
 GOES_ON, TERMINATED, TRUNCATED = range(3)
 
@@ -29,6 +30,8 @@ class Rollout(NamedTuple):
     returns: Any
     counts: Any
     """0 where an environment only began a new episode."""
+    met: Any
+    """What is to be added to the statistics."""
 
 
 class World(NamedTuple):
@@ -54,6 +57,7 @@ def act(theta: Any, net: Any, roll: Any, t: Any, rng: Any) -> None:
     """Look at the observations of step t, and draw actions."""
     steps, envs = roll.rewards.shape
     rows = ((steps + 1) * envs, t * envs, (t + 1) * envs)
+    normalize(theta, net, block(roll.acts, rows[0], 0, net.layers[0, 2])[rows[1] : rows[2]], roll.met, True)
     forward(theta, net.layers, roll.acts, rows, 0, len(net.layers))
     said = block(roll.acts, rows[0], net.logits, net.outputs)[rows[1] : rows[2]]
     draw(theta, net, said, rng, roll.actions[t])
@@ -63,7 +67,9 @@ def act(theta: Any, net: Any, roll: Any, t: Any, rng: Any) -> None:
 def values_beyond(theta: Any, net: Any, roll: Any, first: Any, last: Any) -> None:
     """The values of what environments ``first`` to ``last - 1`` show in the rows that lie beyond the roll-out."""
     steps, envs = roll.rewards.shape
-    forward_value(theta, net, roll.acts, ((steps + 1) * envs, steps * envs + first, steps * envs + last))
+    rows = ((steps + 1) * envs, steps * envs + first, steps * envs + last)
+    normalize(theta, net, block(roll.acts, rows[0], 0, net.layers[0, 2])[rows[1] : rows[2]], roll.met, False)
+    forward_value(theta, net, roll.acts, rows)
 
 
 @compiled

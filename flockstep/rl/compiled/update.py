@@ -8,6 +8,7 @@ from flockstep.rl.compiled.heads import loss_slopes
 from flockstep.rl.compiled.kernels import compiled
 from flockstep.rl.compiled.network import backward, block
 from flockstep.rl.compiled.rollout import GOES_ON, TERMINATED, collect
+from flockstep.rl.compiled.scaling import add, scale_rewards
 
 
 class Weights(NamedTuple):
@@ -55,6 +56,7 @@ def fill_returns(net: Any, roll: Any, gamma: Any, gae_lambda: Any) -> None:
 def gradient(net: Any, roll: Any, own: Any, weights: Any, sums: Any) -> None:
     """The gradient of the loss of a roll-out, into ``own.g``; the loss's parts are added to ``sums``."""
     steps, envs = roll.rewards.shape
+    scale_rewards(own.theta, net, roll, roll.met, weights.gamma)
     fill_returns(net, roll, weights.gamma, weights.gae_lambda)
     for k in range(own.g.size):
         own.g[k] = 0
@@ -97,6 +99,8 @@ def improve(theta: Any, squares: Any, net: Any, roll: Any, own: Any, weights: An
     gradient(net, roll, own, weights, sums)
     clip(own.g, weights.max_grad_norm)
     descend(theta, squares, own, rate, weights)
+    add(theta, own.theta, net.seen, roll.met.seen)
+    add(theta, own.theta, net.rewarded, roll.met.rewarded)
     sums[3] += 1
 
 

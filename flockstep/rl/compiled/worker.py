@@ -14,6 +14,7 @@ from flockstep.rl.compiled.memory import apart
 from flockstep.rl.compiled.network import block
 from flockstep.rl.compiled.plan import Plan
 from flockstep.rl.compiled.rollout import Finished, Rollout, World, act, collect, note, values_beyond
+from flockstep.rl.compiled.scaling import nothing_met
 from flockstep.rl.environments import Environments
 from flockstep.rl.settings import Settings
 
@@ -31,6 +32,7 @@ def rollout_arrays(plan: Plan, settings: Settings, dims: int, dtype: Any) -> Rol
         final_values=apart(shape, dtype),
         returns=apart(shape, dtype),
         counts=apart(shape, dtype, 1),
+        met=nothing_met(plan, envs, dtype),
     )
 
 
@@ -73,13 +75,15 @@ class Worker:
         self._env = env
         envs = settings.envs_per_thread
         self._ages, self._scores = apart(envs, np.int64), apart(envs)
+        # As they came: those in the roll-out may be normalized by now.
+        self._now: NDArray[Any] = np.zeros((envs, inputs))
         if isinstance(env, str):
             known = KNOWN[env]
             self._world = World(known.kind, known.limit, apart((envs, STATE)), self._ages, self._scores)
             for state in self._world.states:
                 begin(known.kind, self.rng, state)
         else:
-            self._seen(settings.n_steps)[:] = env.reset(int(self.rng.integers(2**31))).reshape(envs, inputs)
+            self._now = env.reset(int(self.rng.integers(2**31))).reshape(envs, inputs)
 
     def train(self, theta: NDArray[Any], squares: NDArray[Any], rates: NDArray[Any]) -> None:
         """An update of the shared vectors for each learning rate."""
@@ -151,7 +155,7 @@ class Worker:
         net, roll, theta = self._plan.net, self.roll, self.own.theta
         steps, beyond = len(roll.rewards), self._seen(len(roll.rewards))
         values = block(roll.acts, len(beyond) * (steps + 1), net.value, 1)[-len(beyond) :, 0]
-        self._seen(0)[:] = beyond
+        self._seen(0)[:] = self._now
         for t in range(steps):
             act(theta, net, roll, t, self.rng)
             drawn = roll.actions[t, :, 0] if env.actions.discrete else roll.actions[t]
@@ -169,5 +173,6 @@ class Worker:
                     roll.final_values[t, e] = values[e]
                 note(self._finished, self._scores[e], self._ages[e])
                 self._ages[e], self._scores[e] = 0, 0.0
-            self._seen(t + 1)[:] = step.observations.reshape(beyond.shape)
+            self._now = step.observations.reshape(beyond.shape)
+            self._seen(t + 1)[:] = self._now
         values_beyond(theta, net, roll, 0, len(beyond))
