@@ -28,7 +28,7 @@ _ATARI = re.compile(r"^ALE/|NoFrameskip-v\d+$")
 
 def environments(source: Any, count: int, *, envpool: bool, images: bool, threads: int = 1) -> Environments:
     """So many copies of what was asked for; Atari games come with the usual preprocessing where images are wanted."""
-    if isinstance(source, str) and images and _ATARI.search(source):
+    if is_atari(source, images=images):
         from flockstep.rl.atari import atari
 
         return atari(source, count, emulator="envpool" if envpool else None, threads=threads)
@@ -99,6 +99,11 @@ def engine_for(
         return CompiledEngine(policy, env, actions, settings, seed=seed, begin_at=begin_at)
     # Resumed training must not meet the same episodes again.
     return TorchEngine(policy, make, settings, seed=(seed + begin_at) % 2**31)
+
+
+def is_atari(source: Any, *, images: bool) -> bool:
+    """Whether it is one of the games of rl/atari.py."""
+    return isinstance(source, str) and images and _ATARI.search(source) is not None
 
 
 def source_is_compiled(source: Any, envpool: bool) -> bool:

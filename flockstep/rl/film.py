@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from flockstep.rl.environments import needed, single
 from flockstep.rl.hsa2c import HSA2C
+from flockstep.rl.screen import Screen
 
 _WIDEST, _MOST = 320, 300
 """Pixels across, and frames: a GIF of more is too large to send to anybody."""
@@ -28,7 +29,7 @@ def gif(model: HSA2C, path: str | Path, *, seed: int | None = None, deterministi
 
 
 def _frames(model: HSA2C, seed: int | None, deterministic: bool) -> Iterator[NDArray[Any]]:
-    env = single(model.source) if callable(model.source) else single(model.source, render_mode="rgb_array")
+    env = _shown(model)
     try:
         seen, _ = env.reset(seed=seed)
         for _ in range(_MOST):
@@ -40,6 +41,12 @@ def _frames(model: HSA2C, seed: int | None, deterministic: bool) -> Iterator[NDA
                 return
     finally:
         env.close()
+
+
+def _shown(model: HSA2C) -> Any:
+    if callable(model.source):
+        return single(model.source)
+    return Screen(model.source) if model.plays_atari else single(model.source, render_mode="rgb_array")
 
 
 def _picture_of(env: Any) -> NDArray[Any]:

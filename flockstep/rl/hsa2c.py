@@ -21,7 +21,7 @@ from torch import nn
 
 from flockstep import check
 from flockstep.rl import storage
-from flockstep.rl.assembly import engine_for, environments, policy_for
+from flockstep.rl.assembly import engine_for, environments, is_atari, policy_for
 from flockstep.rl.engine import Engine, Tally
 from flockstep.rl.environments import needed, source_of
 from flockstep.rl.evaluation import Evaluation, evaluate
@@ -122,6 +122,11 @@ class HSA2C:
     def action_space(self) -> Any:
         """What can be done in it, as gymnasium has it."""
         return self._copy.spaces[1]
+
+    @property
+    def plays_atari(self) -> bool:
+        """Whether it plays games as rl/atari.py has them."""
+        return is_atari(self.source, images=self._images)
 
     def get_env(self) -> Any:
         """What copies of the environment are made from: an id, a function or a specification."""

@@ -165,7 +165,7 @@ def test_the_compiled_environments_are_normalized_as_those_of_python(far):
 def test_machines_share_what_they_met():
     model = HSA2C("MlpPolicy", "Pendulum-v1", **BOTH, seed=0)
     learn_on_nodes(model, 40_000, nodes=2)
-    # All that both met: sums are added, as changes of parameters are. Each may have begun a burst more than was asked for.
+    # All that both met: sums are added, as changes are. Each may have begun a burst more than was asked for.
     burst = 25 * 40
     for statistics in (model.policy.seen, model.policy.rewarded):
         assert model.num_timesteps - 1 <= statistics[0] <= model.num_timesteps + 2 * burst + 1
