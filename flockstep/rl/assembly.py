@@ -69,18 +69,18 @@ def policy_for(
 def engine_for(
     policy: nn.Module, source: Any, actions: Actions, settings: Settings, *, envpool: bool, seed: int, begin_at: int
 ) -> Engine:
-    """Compiled for small networks with tanh, torch for all others."""
+    """Compiled for small networks with tanh that choose one thing at a time, torch for all others."""
     images = not isinstance(policy, MlpPolicy)
     on_cpu = next(policy.parameters()).device.type == "cpu"
     # Workers on a GPU are of one process, and share its cores: half as many again as there are, for while one worker
     # acts or learns, its emulators wait.
     each = 1 if on_cpu else max(1, math.ceil(1.5 * cores() / settings.threads))
     make = partial(environments, source, settings.envs_per_thread, envpool=envpool, images=images, threads=each)
-    if isinstance(policy, MlpPolicy):
+    if isinstance(policy, MlpPolicy) and not actions.parts:
         env = source if source_is_compiled(source, envpool) else make
         return CompiledEngine(policy, env, actions, settings, seed=seed, begin_at=begin_at)
     # Resumed training must not meet the same episodes again.
-    return TorchEngine(policy, make, settings, seed=(seed + begin_at) % 2**31)
+    return TorchEngine(policy, make, settings, seed=(seed + begin_at) % 2**31, parts=actions.parts)
 
 
 def source_is_compiled(source: Any, envpool: bool) -> bool:

@@ -90,7 +90,7 @@ class HSA2C:
         self.source, self._envpool = source_of(env), envpool
         self._copy = environments(self.source, 1, envpool=envpool, images=images)
         self.observations, self.actions = self._copy.observations, self._copy.actions
-        if not images and torch.device(device).type != "cpu":
+        if not images and not self.actions.parts and torch.device(device).type != "cpu":
             raise ValueError(f"HSA2C.device must be cpu for MlpPolicy, which is compiled for it, got {device!r}")
         self.policy = policy_for(policy, self.observations, self.actions, self._options, self.seed).to(device)
         self.num_timesteps = 0

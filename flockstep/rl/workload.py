@@ -54,6 +54,11 @@ class ActorCritic:
         one = environments(self.source, 1, envpool=False, images=False)
         self.observations, self.actions = one.observations, one.actions
         one.close()
+        if self.actions.parts:
+            raise ValueError(
+                f"{type(self).__name__}.env must have Discrete or Box actions, got {one.spaces[1]}\n"
+                "  HSA2C.learn takes them on one machine"
+            )
         begun = policy_for("MlpPolicy" if policy is None else policy, self.observations, self.actions, {}, self.seed)
         if not isinstance(begun, MlpPolicy):
             raise TypeError(f"{type(self).__name__}.policy must be an MlpPolicy, got {type(begun).__name__}")
