@@ -16,27 +16,49 @@ from flockstep.cores import cores
 from flockstep.rl.compiled.classic import KNOWN
 from flockstep.rl.compiled.engine import CompiledEngine
 from flockstep.rl.engine import Engine
-from flockstep.rl.environments import Environments, Envpool, InProcess
+from flockstep.rl.environments import Environments, Envpool, InProcess, is_vector, made
 from flockstep.rl.mlp import MlpPolicy, widths_of
 from flockstep.rl.nets.engine import TorchEngine
 from flockstep.rl.networks import POLICIES
 from flockstep.rl.settings import Settings
 from flockstep.rl.spaces import Actions, Observations
+from flockstep.rl.vectors import Vector
 
 _ATARI = re.compile(r"^ALE/|NoFrameskip-v\d+$")
 
 
-def environments(source: Any, count: int, *, envpool: bool, images: bool, threads: int = 1) -> Environments:
-    """So many copies of what was asked for; Atari games come with the usual preprocessing where images are wanted."""
+def environments(source: Any, count: int | None, *, envpool: bool, images: bool, threads: int = 1) -> Environments:
+    """So many copies of what was asked for; Atari games come with the usual preprocessing where images are wanted.
+
+    Without a number they are to look at and to play in: one, or as many as a vector environment has.
+    """
+    copies = 1 if count is None else count
     if isinstance(source, str) and images and _ATARI.search(source):
         from flockstep.rl.atari import atari
 
-        return atari(source, count, emulator="envpool" if envpool else None, threads=threads)
-    if not envpool:
-        return InProcess(source, count)
-    if not isinstance(source, str):
-        raise TypeError(f"HSA2C.env must be the name of an environment for envpool, got {source!r}")
-    return Envpool(source, count)
+        return atari(source, copies, emulator="envpool" if envpool else None, threads=threads)
+    if envpool:
+        if not isinstance(source, str):
+            raise TypeError(f"HSA2C.env must be the name of an environment for envpool, got {source!r}")
+        return Envpool(source, copies)
+    first = made(source)
+    if not is_vector(first):
+        return InProcess(source, copies, first)
+    vector = Vector(first)
+    copies_of(vector, count)
+    return vector
+
+
+def copies_of(found: Environments, asked: int | None) -> int:
+    """How many copies each thread steps: as many as are asked for, and where a vector environment is, those it has."""
+    if not isinstance(found, Vector):
+        return Settings.envs_per_thread if asked is None else asked
+    if asked not in (None, found.count):
+        found.close()
+        raise ValueError(
+            f"HSA2C.envs_per_thread must be {found.count}, as many as the vector environment has, got {asked}"
+        )
+    return found.count
 
 
 def policy_for(

@@ -8,6 +8,7 @@ loss(x)         minus the mean return of some episodes
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from flockstep import check
-from flockstep.rl.assembly import environments, policy_for, source_is_compiled
+from flockstep.rl.assembly import copies_of, environments, policy_for, source_is_compiled
 from flockstep.rl.compiled.plan import Plan
 from flockstep.rl.compiled.playing import returns_of
 from flockstep.rl.compiled.worker import Worker
@@ -51,7 +52,9 @@ class ActorCritic:
         self._episodes = check.whole(self, "episodes", episodes)
         self.seed = check.whole(self, "seed", seed, at_least=0)
         self.source = source_of(env)
-        one = environments(self.source, 1, envpool=False, images=False)
+        one = environments(self.source, None, envpool=False, images=False)
+        asked = None if settings is None else settings.envs_per_thread
+        self.settings = replace(self.settings, envs_per_thread=copies_of(one, asked))
         self.observations, self.actions = one.observations, one.actions
         one.close()
         if self.actions.parts:
@@ -133,7 +136,7 @@ class ActorCritic:
         from flockstep.rl.compiled.engine import decide
         from flockstep.rl.evaluation import evaluate
 
-        env = environments(self.source, 1, envpool=False, images=False)
+        env = environments(self.source, None, envpool=False, images=False)
 
         def predict(rows: NDArray[Any]) -> NDArray[Any]:
             return decide(theta, self.plan, self.policy.inputs, self.actions, rows, rng, likeliest=likeliest)
