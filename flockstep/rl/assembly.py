@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -13,6 +12,7 @@ from torch import nn
 
 from flockstep import check
 from flockstep.cores import cores
+from flockstep.rl.atari import atari, is_game
 from flockstep.rl.compiled.classic import KNOWN
 from flockstep.rl.compiled.engine import CompiledEngine
 from flockstep.rl.engine import Engine
@@ -24,8 +24,6 @@ from flockstep.rl.settings import Settings
 from flockstep.rl.spaces import Actions, Observations
 from flockstep.rl.vectors import Vector
 
-_ATARI = re.compile(r"^ALE/|NoFrameskip-v\d+$")
-
 
 def environments(source: Any, count: int | None, *, envpool: bool, images: bool, threads: int = 1) -> Environments:
     """So many copies of what was asked for; Atari games come with the usual preprocessing where images are wanted.
@@ -33,9 +31,7 @@ def environments(source: Any, count: int | None, *, envpool: bool, images: bool,
     Without a number they are to look at and to play in: one, or as many as a vector environment has.
     """
     copies = 1 if count is None else count
-    if isinstance(source, str) and images and _ATARI.search(source):
-        from flockstep.rl.atari import atari
-
+    if isinstance(source, str) and images and is_game(source):
         return atari(source, copies, emulator="envpool" if envpool else None, threads=threads)
     if envpool:
         if not isinstance(source, str):

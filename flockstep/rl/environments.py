@@ -6,6 +6,7 @@ import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from typing import Any, Protocol
 
 import numpy as np
@@ -143,7 +144,9 @@ def made(source: Any, **options: Any) -> Any:
         env = source()
     else:
         gymnasium = needed("gymnasium")
-        if isinstance(source, str) and source.startswith("ALE/"):
+        unknown = isinstance(source, str) and source not in gymnasium.registry
+        # Atari's are there once they are asked for; PongNoFrameskip-v4 does not say whose it is.
+        if unknown and (source.startswith("ALE/") or find_spec("ale_py")):
             gymnasium.register_envs(needed("ale_py"))
         try:
             env = gymnasium.make(source, **options)

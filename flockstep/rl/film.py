@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from flockstep.rl.environments import needed, single
 from flockstep.rl.hsa2c import HSA2C
+from flockstep.rl.spaces import Observations
 
 _WIDEST, _MOST = 320, 300
 """Pixels across, and frames: a GIF of more is too large to send to anybody."""
@@ -30,6 +31,12 @@ def gif(model: HSA2C, path: str | Path, *, seed: int | None = None, deterministi
 def _frames(model: HSA2C, seed: int | None, deterministic: bool) -> Iterator[NDArray[Any]]:
     env = single(model.source) if callable(model.source) else single(model.source, render_mode="rgb_array")
     try:
+        shown = Observations.of(env.observation_space)
+        if shown.shape != model.observations.shape:
+            raise ValueError(
+                f"the environment alone shows {shown.shape}, and the policy sees {model.observations.shape}: "
+                "there is no film of that"
+            )
         seen, _ = env.reset(seed=seed)
         for _ in range(_MOST):
             yield _small(_picture_of(env))
