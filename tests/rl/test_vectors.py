@@ -34,6 +34,10 @@ def lake():
     return gymnasium.make("FrozenLake-v1", max_episode_steps=6)
 
 
+def swing():
+    return gymnasium.make("Pendulum-v1", max_episode_steps=9)
+
+
 def several(count, mode=AutoresetMode.NEXT_STEP, source=pole, **options):
     return SyncVectorEnv([source] * count, autoreset_mode=mode, **options)
 
@@ -151,9 +155,10 @@ def vector_of(model):
 
 @pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.DISABLED])
 @pytest.mark.parametrize("count", [1, 2, 5])
-def test_training_is_that_of_single_copies(mode, count):
-    ours = HSA2C("MlpPolicy", partial(several, count, mode), **SMALL).learn(500)
-    theirs = HSA2C("MlpPolicy", pole, envs_per_thread=count, **SMALL).learn(500)
+@pytest.mark.parametrize("source", [pole, swing])
+def test_training_is_that_of_single_copies(mode, count, source):
+    ours = HSA2C("MlpPolicy", partial(several, count, mode, source), **SMALL).learn(500)
+    theirs = HSA2C("MlpPolicy", source, envs_per_thread=count, **SMALL).learn(500)
     assert ours.settings == theirs.settings
     assert torch.equal(vector_of(ours), vector_of(theirs))
     assert ours.history[-1].mean_return == theirs.history[-1].mean_return
