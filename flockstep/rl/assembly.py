@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -13,30 +12,49 @@ from torch import nn
 
 from flockstep import check
 from flockstep.cores import cores
+from flockstep.rl.atari import atari, is_game
 from flockstep.rl.compiled.classic import KNOWN
 from flockstep.rl.compiled.engine import CompiledEngine
 from flockstep.rl.engine import Engine
-from flockstep.rl.environments import Environments, Envpool, InProcess
+from flockstep.rl.environments import Environments, Envpool, InProcess, is_vector, made
 from flockstep.rl.mlp import MlpPolicy, widths_of
 from flockstep.rl.nets.engine import TorchEngine
 from flockstep.rl.networks import POLICIES
 from flockstep.rl.settings import Settings
 from flockstep.rl.spaces import Actions, Observations
+from flockstep.rl.vectors import Vector
 
-_ATARI = re.compile(r"^ALE/|NoFrameskip-v\d+$")
 
+def environments(source: Any, count: int | None, *, envpool: bool, images: bool, threads: int = 1) -> Environments:
+    """So many copies of what was asked for; Atari games come with the usual preprocessing where images are wanted.
 
-def environments(source: Any, count: int, *, envpool: bool, images: bool, threads: int = 1) -> Environments:
-    """So many copies of what was asked for; Atari games come with the usual preprocessing where images are wanted."""
+    Without a number they are to look at and to play in: one, or as many as a vector environment has.
+    """
+    copies = 1 if count is None else count
     if is_atari(source, images=images):
-        from flockstep.rl.atari import atari
+        return atari(source, copies, emulator="envpool" if envpool else None, threads=threads)
+    if envpool:
+        if not isinstance(source, str):
+            raise TypeError(f"HSA2C.env must be the name of an environment for envpool, got {source!r}")
+        return Envpool(source, copies)
+    first = made(source)
+    if not is_vector(first):
+        return InProcess(source, copies, first)
+    vector = Vector(first)
+    copies_of(vector, count)
+    return vector
 
-        return atari(source, count, emulator="envpool" if envpool else None, threads=threads)
-    if not envpool:
-        return InProcess(source, count)
-    if not isinstance(source, str):
-        raise TypeError(f"HSA2C.env must be the name of an environment for envpool, got {source!r}")
-    return Envpool(source, count)
+
+def copies_of(found: Environments, asked: int | None) -> int:
+    """How many copies each thread steps: as many as are asked for, and where a vector environment is, those it has."""
+    if not isinstance(found, Vector):
+        return Settings.envs_per_thread if asked is None else asked
+    if asked not in (None, found.count):
+        found.close()
+        raise ValueError(
+            f"HSA2C.envs_per_thread must be {found.count}, as many as the vector environment has, got {asked}"
+        )
+    return found.count
 
 
 def policy_for(
@@ -50,11 +68,13 @@ def policy_for(
     normalize_rewards: bool = False,
 ) -> nn.Module:
     """The network: one of the known ones, begun from a seed, or the user's own as it is."""
-    if policy != "MlpPolicy" and (normalize_observations or normalize_rewards):
+    if normalize_observations or normalize_rewards:
         which = "normalize_observations" if normalize_observations else "normalize_rewards"
-        raise ValueError(
-            f"HSA2C.{which} is for MlpPolicy, got {policy if isinstance(policy, str) else type(policy).__name__}"
-        )
+        if policy != "MlpPolicy":
+            given = policy if isinstance(policy, str) else type(policy).__name__
+            raise ValueError(f"HSA2C.{which} is for MlpPolicy, got {given}")
+        if actions.parts:
+            raise ValueError(f"HSA2C.{which} is for one choice or real numbers, not for several choices at once")
     if isinstance(policy, nn.Module):
         if options:
             raise ValueError("HSA2C.policy_kwargs go with the name of a policy, not with a module of your own")
@@ -87,23 +107,23 @@ def policy_for(
 def engine_for(
     policy: nn.Module, source: Any, actions: Actions, settings: Settings, *, envpool: bool, seed: int, begin_at: int
 ) -> Engine:
-    """Compiled for small networks with tanh, torch for all others."""
+    """Compiled for small networks with tanh that choose one thing at a time, torch for all others."""
     images = not isinstance(policy, MlpPolicy)
     on_cpu = next(policy.parameters()).device.type == "cpu"
     # Workers on a GPU are of one process, and share its cores: half as many again as there are, for while one worker
     # acts or learns, its emulators wait.
     each = 1 if on_cpu else max(1, math.ceil(1.5 * cores() / settings.threads))
     make = partial(environments, source, settings.envs_per_thread, envpool=envpool, images=images, threads=each)
-    if isinstance(policy, MlpPolicy):
+    if isinstance(policy, MlpPolicy) and not actions.parts:
         env = source if source_is_compiled(source, envpool) else make
         return CompiledEngine(policy, env, actions, settings, seed=seed, begin_at=begin_at)
     # Resumed training must not meet the same episodes again.
-    return TorchEngine(policy, make, settings, seed=(seed + begin_at) % 2**31)
+    return TorchEngine(policy, make, settings, seed=(seed + begin_at) % 2**31, parts=actions.parts)
 
 
 def is_atari(source: Any, *, images: bool) -> bool:
     """Whether it is one of the games of rl/atari.py."""
-    return isinstance(source, str) and images and _ATARI.search(source) is not None
+    return isinstance(source, str) and images and is_game(source)
 
 
 def source_is_compiled(source: Any, envpool: bool) -> bool:

@@ -8,6 +8,8 @@ in points. envpool emulates where it is installed, else ale-py, which is under t
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
+from difflib import get_close_matches
 from importlib.util import find_spec
 from typing import Any
 
@@ -34,10 +36,38 @@ def atari(game: str, count: int, *, emulator: str | None = None, threads: int = 
     return (EnvpoolAtari if emulator == "envpool" else AleAtari)(game, count, threads=min(threads, count))
 
 
+def is_game(name: str) -> bool:
+    """Whether an id means an Atari game: ``ALE/Pong-v5``, ``PongNoFrameskip-v4``, ``PongDeterministic-v4``, and also
+    ``Pong-v4`` or ``Pong``, unless somebody registered something else under that name."""
+    if name.startswith("ALE/") or re.search(r"(NoFrameskip|Deterministic)-v\d+$", name):
+        return True
+    if not re.fullmatch(r"\w+(-v[045])?", name):
+        return False
+    registered = needed("gymnasium").registry.get(name)
+    if registered is not None:
+        return str(registered.entry_point).startswith("ale_py")
+    if find_spec("ale_py"):
+        return rom(name) in needed("ale_py.roms").get_all_rom_ids()
+    return bool(find_spec("envpool")) and f"{title(name)}-v5" in needed("envpool").list_all_envs()
+
+
 def title(game: str) -> str:
     """``MsPacman`` for ``ALE/MsPacman-v5``, ``MsPacmanNoFrameskip-v4`` or ``ms_pacman``."""
     name = re.sub(r"(NoFrameskip|Deterministic)?-v\d+$", "", game.removeprefix("ALE/"))
     return "".join(word[:1].upper() + word[1:] for word in name.split("_"))
+
+
+def rom(game: str) -> str:
+    """``ms_pacman``, as ale-py has it."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", title(game)).lower()
+
+
+def _check_known(game: str, name: str, known: Collection[str]) -> None:
+    """Not all hundred names: the nearest, if any is near."""
+    if name not in known:
+        near = get_close_matches(name, known, 1)
+        hint = f", is it {near[0]}?" if near else ""
+        raise ValueError(f"atari.game must be one that the emulator has, got {game!r}{hint}")
 
 
 class Games:
@@ -69,8 +99,8 @@ class AleAtari:
     def __init__(self, game: str, count: int, *, threads: int = 1) -> None:
         needed("gymnasium")
         self.count = count
-        name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", title(game)).lower()
-        check.one_of("atari", "game", name, tuple(needed("ale_py.roms").get_all_rom_ids()))
+        name = rom(game)
+        _check_known(game, name, needed("ale_py.roms").get_all_rom_ids())
         make = needed("ale_py.vector_env").AtariVectorEnv
         # Signals lost lives and plays on; games that are over are begun anew below.
         self._pool = make(name, count, num_threads=threads, life_loss_info=True, reward_clipping=False)
@@ -113,7 +143,7 @@ class EnvpoolAtari:
     def __init__(self, game: str, count: int, *, threads: int = 1) -> None:
         self.count, self._threads, self._name = count, threads, f"{title(game)}-v5"
         envpool = needed("envpool")
-        check.one_of("atari", "game", self._name, tuple(envpool.list_all_envs()))
+        _check_known(game, self._name, envpool.list_all_envs())
         told = envpool.make_spec(self._name)
         self.spaces = told.gymnasium_observation_space, told.gymnasium_action_space
         self.actions = Actions.of(self.spaces[1])

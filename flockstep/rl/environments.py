@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
 from typing import Any, Protocol
 
 import numpy as np
@@ -54,9 +56,11 @@ class Environments(Protocol):
 class InProcess:
     """gymnasium environments one after another: for cheap ones this is faster than processes."""
 
-    def __init__(self, source: Source, count: int) -> None:
+    def __init__(self, source: Source, count: int, first: Any = None) -> None:
+        """``first`` is one that was made already."""
         self.count = count
-        self._copies = [single(source) for _ in range(count)]
+        begun = [] if first is None else [first]
+        self._copies = begun + [single(source) for _ in range(count - len(begun))]
         self.spaces = self._copies[0].observation_space, self._copies[0].action_space
         self.observations, self.actions = Observations.of(self.spaces[0]), Actions.of(self.spaces[1])
 
@@ -124,33 +128,71 @@ class Envpool:
 
 def single(source: Any, **options: Any) -> Any:
     """One environment; ``options`` such as ``render_mode`` are for ids only."""
+    one = made(source, **options)
+    if is_vector(one):
+        one.close()
+        raise ValueError(
+            f"HSA2C.env must make one environment for this, and makes {one.num_envs} at once\n"
+            "  HSA2C.set_env takes an id, or a function that makes one"
+        )
+    return one
+
+
+def made(source: Any, **options: Any) -> Any:
+    """One environment, or a vector of them where a function makes that."""
     if callable(source):
-        made = source()
+        env = source()
     else:
         gymnasium = needed("gymnasium")
-        if isinstance(source, str) and source.startswith("ALE/"):
+        unknown = isinstance(source, str) and source not in gymnasium.registry
+        # Atari's are there once they are asked for; PongNoFrameskip-v4 does not say whose it is.
+        if unknown and (source.startswith("ALE/") or find_spec("ale_py")):
             gymnasium.register_envs(needed("ale_py"))
         try:
-            made = gymnasium.make(source, **options)
+            env = gymnasium.make(source, **options)
         except gymnasium.error.DependencyNotInstalled as error:
             raise ImportError(str(error)) from error
         except gymnasium.error.Error as error:
             raise ValueError(f"HSA2C.env must be an environment that gymnasium knows: {error}") from error
-    check.has("HSA2C.env", "result", made, "reset", "step", kind="a gymnasium environment")
-    return made
+    check.has("HSA2C.env", "result", env, "reset", "step", kind="a gymnasium environment")
+    _refuse_vec_env(env)
+    return env
+
+
+def is_vector(env: Any) -> bool:
+    """Whether this is several environments in one, as gymnasium has them."""
+    return hasattr(env, "num_envs") and hasattr(env, "single_action_space")
 
 
 def source_of(env: Any) -> Any:
     """What copies are made from: an id or a function as it is, of an environment its specification."""
     if isinstance(env, str) or callable(env):
         return env
+    _refuse_vec_env(env)
     spec = getattr(env, "spec", None)
+    if is_vector(env) and spec is not None:
+        if env.unwrapped is not env:
+            raise TypeError(
+                f"HSA2C.env must be a function that makes the vector environment and wraps it, got {env!r}\n"
+                "  what it was made from knows nothing of its wrappers"
+            )
+        return partial(needed("gymnasium").make_vec, spec)
     if spec is None:
         raise TypeError(
             f"HSA2C.env must be a gymnasium id or a function that makes an environment, got {env!r}\n"
             "  every thread steps several copies, and this one cannot be made again"
         )
     return spec
+
+
+def _refuse_vec_env(env: Any) -> None:
+    """By name: stable-baselines3 need not be there to be refused."""
+    for kind in type(env).__mro__:
+        if kind.__name__ == "VecEnv" and kind.__module__.startswith("stable_baselines3."):
+            raise TypeError(
+                f"HSA2C.env must be an id or a function that makes one environment, in place of stable-baselines3's "
+                f"{type(env).__name__}: give that, and envs_per_thread={env.num_envs}"
+            )
 
 
 def needed(package: str) -> Any:

@@ -36,22 +36,27 @@ class Evaluation:
 
 
 def evaluate(env: Environments, predict: Predict, episodes: int, seed: int | None) -> Evaluation:
-    """Play one episode after another in an environment of one copy; a seed fixes them all."""
-    returns: list[float] = []
-    lengths: list[int] = []
+    """Play one episode after another, in every copy as many as in the others, or one more; a seed fixes them all.
+
+    The first to end would be the short ones, so nobody plays what another was to play.
+    """
+    played: list[tuple[float, int]] = []
     # Atari games count whole games and points, whatever episodes a policy is trained on.
     whole = getattr(env, "ended", None)
-    seen, score, length = env.reset(seed), 0.0, 0
-    while len(returns) < episodes:
+    left = np.array([len(range(i, episodes, env.count)) for i in range(env.count)])
+    scores, lengths = np.zeros(env.count), np.zeros(env.count, np.int64)
+    seen = env.reset(seed)
+    while len(played) < episodes:
         step = env.step(predict(seen))
-        seen, score, length = step.observations, score + float(step.rewards[0]), length + int(step.counts[0])
+        seen = step.observations
         if whole is not None:
-            ended = whole()
-        elif step.terminated[0] or step.truncated[0]:
-            ended, score, length = [(score, length)], 0.0, 0
-        else:
-            ended = []
-        for total, steps in ended:
-            returns.append(total)
-            lengths.append(steps)
-    return Evaluation(tuple(returns[:episodes]), tuple(lengths[:episodes]))
+            played += whole()
+            continue
+        scores += step.rewards * step.counts
+        lengths += step.counts
+        for i in np.flatnonzero(step.terminated | step.truncated):
+            if left[i]:
+                played.append((float(scores[i]), int(lengths[i])))
+                left[i] -= 1
+            scores[i] = lengths[i] = 0
+    return Evaluation(*zip(*played[:episodes], strict=True))

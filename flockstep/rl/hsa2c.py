@@ -10,7 +10,7 @@ abstract was at hand; network and settings are those that actor-critics are know
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -21,7 +21,7 @@ from torch import nn
 
 from flockstep import check
 from flockstep.rl import storage
-from flockstep.rl.assembly import engine_for, environments, is_atari, policy_for
+from flockstep.rl.assembly import copies_of, engine_for, environments, is_atari, policy_for
 from flockstep.rl.engine import Engine, Tally
 from flockstep.rl.environments import needed, source_of
 from flockstep.rl.evaluation import Evaluation, evaluate
@@ -41,10 +41,10 @@ class HSA2C:
 
     ``policy`` is "MlpPolicy", "CnnPolicy", "A3CPolicy" or a torch module of your own that gives ``(logits, value)`` for
     a batch of observations; for real-valued actions it gives means and has a parameter ``log_std``. ``env`` is a
-    gymnasium id or a function that makes an environment. With one thread, one seed has one outcome. On a GPU
-    (``device="cuda"``) the threads take turns, and their games share the cores. ``normalize_observations`` and
-    ``normalize_rewards`` do so by what all threads have met in training; playing does not change that, and it is saved
-    with the policy.
+    gymnasium id or a function that makes an environment, or a vector of them. With one thread, one seed has one
+    outcome. On a GPU (``device="cuda"``) the threads take turns, and their games share the cores.
+    ``normalize_observations`` and ``normalize_rewards`` do so by what all threads have met in training; playing does
+    not change that, and it is saved with the policy.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class HSA2C:
         max_grad_norm: float = 0.5,
         rms_prop_eps: float = 1e-5,
         threads: int = 1,
-        envs_per_thread: int = 8,
+        envs_per_thread: int | None = None,
         local_updates: int | None = None,
         envpool: bool = False,
         policy_kwargs: Mapping[str, Any] | None = None,
@@ -75,7 +75,7 @@ class HSA2C:
         self._images = images = policy != "MlpPolicy" and not isinstance(policy, MlpPolicy)
         self.settings = Settings(
             threads=threads,
-            envs_per_thread=envs_per_thread,
+            envs_per_thread=Settings.envs_per_thread if envs_per_thread is None else envs_per_thread,
             local_updates=(10 if images else 100) if local_updates is None else local_updates,
             n_steps=n_steps,
             gamma=gamma,
@@ -92,9 +92,10 @@ class HSA2C:
         self._name = policy if isinstance(policy, str) else type(policy).__name__
         self._options = dict(policy_kwargs or {})
         self.source, self._envpool = source_of(env), envpool
-        self._copy = environments(self.source, 1, envpool=envpool, images=images)
+        self._copy = environments(self.source, None, envpool=envpool, images=images)
+        self.settings = replace(self.settings, envs_per_thread=copies_of(self._copy, envs_per_thread))
         self.observations, self.actions = self._copy.observations, self._copy.actions
-        if not images and torch.device(device).type != "cpu":
+        if not images and not self.actions.parts and torch.device(device).type != "cpu":
             raise ValueError(f"HSA2C.device must be cpu for MlpPolicy, which is compiled for it, got {device!r}")
         self._normalize = {
             "normalize_observations": normalize_observations,
@@ -135,7 +136,8 @@ class HSA2C:
     def set_env(self, env: Any) -> None:
         """Train and play elsewhere from now on, where the same is seen and can be done."""
         source = source_of(env)
-        copy = environments(source, 1, envpool=self._envpool, images=self._images)
+        copy = environments(source, None, envpool=self._envpool, images=self._images)
+        copies_of(copy, self.settings.envs_per_thread)
         if (copy.observations, copy.actions) != (self.observations, self.actions):
             copy.close()
             raise ValueError(

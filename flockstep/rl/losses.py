@@ -8,10 +8,12 @@ Where advantages are normalized, A is what is left without its mean, over its st
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,26 @@ def categorical(logits: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
     log_p = torch.log_softmax(logits, -1)
     log_prob = log_p.gather(-1, actions.long().unsqueeze(-1)).squeeze(-1)
     return log_prob, -(log_p.exp() * log_p).sum(-1)
+
+
+def each_part(logits: Tensor, parts: Sequence[int]) -> Tensor:
+    """The logits of choices that are made together, (..., sum of parts), as (..., number of parts, most choices).
+
+    Parts with fewer choices are filled with logits whose chance is 0. Shapes depend on the parts alone, never on what
+    is in a tensor, so that a GPU can record it.
+    """
+    if logits.shape[-1] != sum(parts):
+        raise ValueError(
+            f"HSA2C.policy must give {sum(parts)} logits for parts of {', '.join(map(str, parts))} choices, "
+            f"got {logits.shape[-1]}"
+        )
+    most = max(parts)
+    if min(parts) == most:
+        return logits.reshape(*logits.shape[:-1], len(parts), most)
+    # Not infinite: it is multiplied by its chance of 0. Half of the least, so that it can be subtracted from.
+    never = torch.finfo(logits.dtype).min / 2
+    rows = [pad(part, (0, most - part.shape[-1]), value=never) for part in torch.split(logits, list(parts), -1)]
+    return torch.stack(rows, -2)
 
 
 def gaussian(means: Tensor, log_std: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:

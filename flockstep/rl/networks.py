@@ -1,8 +1,9 @@
 """Policies: a trunk that reads observations, a head that chooses actions, a head that values states.
 
 A policy is any torch module that gives, for a batch of observations as the environments made them (images in uint8),
-``(logits, value)`` where actions are discrete, ``((mean, log_std), value)`` where they are continuous. The ones here
-begin orthogonal; CnnPolicy and MlpPolicy are the networks that stable-baselines3 calls so.
+``(logits, value)`` where actions are discrete, ``((mean, log_std), value)`` where they are continuous. Where several
+choices are made at once, the logits of all are one row. The ones here begin orthogonal; CnnPolicy and MlpPolicy are the
+networks that stable-baselines3 calls so.
 """
 
 from __future__ import annotations

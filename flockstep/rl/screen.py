@@ -7,14 +7,13 @@ points.
 
 from __future__ import annotations
 
-import re
 from collections import deque
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flockstep.rl.atari import title
+from flockstep.rl.atari import rom
 from flockstep.rl.environments import needed
 
 _HELD, _STACKED, _SIDE, _IDLE = 4, 4, 84, 30
@@ -25,10 +24,9 @@ class Screen:
 
     def __init__(self, game: str, *, idle: int = _IDLE) -> None:
         ale_py = needed("ale_py")
-        name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", title(game)).lower()
         self._ale = ale_py.ALEInterface()
         self._ale.setFloat("repeat_action_probability", 0.0)
-        self._rom, self._fire, self._idle = needed("ale_py.roms").get_rom_path(name), ale_py.Action.FIRE, idle
+        self._rom, self._fire, self._idle = needed("ale_py.roms").get_rom_path(rom(game)), ale_py.Action.FIRE, idle
         self._ale.loadROM(self._rom)
         self._actions = self._ale.getMinimalActionSet()
         height, width = self._ale.getScreenDims()

@@ -58,14 +58,20 @@ class Observations:
 
 @dataclass(frozen=True)
 class Actions:
-    """The actions of an environment: one of ``size`` choices, or ``size`` real numbers within bounds."""
+    """The actions of an environment: one of ``size`` choices, several choices at once, or ``size`` real numbers within
+    bounds."""
 
     discrete: bool
     size: int
+    """Numbers that a policy gives for each observation: logits of all choices together, or means."""
     shape: tuple[int, ...] = ()
-    start: int = 0
+    start: int | tuple[int, ...] = 0
     low: tuple[float, ...] = ()
     high: tuple[float, ...] = ()
+    parts: tuple[int, ...] = ()
+    """Where an action is several choices at once, how many values each has; empty where it is one, or real numbers."""
+    dtype: str = "int64"
+    """Of choices."""
 
     @classmethod
     def of(cls, space: Any) -> Actions:
@@ -76,14 +82,22 @@ class Actions:
         if kind == "Box":
             low, high = (tuple(map(float, np.ravel(bound))) for bound in (space.low, space.high))
             return cls(False, len(low), tuple(space.shape), low=low, high=high)
-        raise ValueError(f"HSA2C.env must have Discrete or Box actions, got {space}")
+        if kind == "MultiDiscrete":
+            parts, start = (tuple(map(int, np.ravel(each))) for each in (space.nvec, space.start))
+            return cls(True, sum(parts), tuple(space.shape), start, parts=parts, dtype=str(space.dtype))
+        if kind == "MultiBinary":
+            parts = (2,) * int(np.prod(space.shape))
+            return cls(True, sum(parts), tuple(space.shape), (0,) * len(parts), parts=parts, dtype=str(space.dtype))
+        raise ValueError(f"HSA2C.env must have Discrete, MultiDiscrete, MultiBinary or Box actions, got {space}")
 
     def decode(self, drawn: NDArray[Any]) -> NDArray[Any]:
-        """What environments are given: (count,) whole numbers, or (count, *shape) within the bounds.
+        """What environments are given: (count, *shape) whole numbers, or real ones within the bounds.
 
-        ``drawn`` has (count,) choices from 0, or (count, size) numbers of any magnitude.
+        ``drawn`` has (count,) choices from 0, (count, parts) of them, or (count, size) numbers of any magnitude.
         """
         if self.discrete:
-            return np.asarray(drawn).reshape(-1).astype(np.int64) + self.start
+            chosen = np.asarray(drawn).astype(np.int64).reshape(-1, *self.shape)
+            given: NDArray[Any] = np.add(chosen, np.reshape(self.start, self.shape)).astype(self.dtype)
+            return given
         bounded = np.clip(np.asarray(drawn, np.float32).reshape(-1, self.size), self.low, self.high)
         return bounded.astype(np.float32).reshape(-1, *self.shape)

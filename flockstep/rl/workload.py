@@ -8,6 +8,7 @@ loss(x)         minus the mean return of some episodes
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from flockstep import check
-from flockstep.rl.assembly import environments, policy_for, source_is_compiled
+from flockstep.rl.assembly import copies_of, environments, policy_for, source_is_compiled
 from flockstep.rl.compiled.plan import Plan
 from flockstep.rl.compiled.playing import returns_of
 from flockstep.rl.compiled.worker import Worker
@@ -52,9 +53,16 @@ class ActorCritic:
         self._episodes = check.whole(self, "episodes", episodes)
         self.seed = check.whole(self, "seed", seed, at_least=0)
         self.source = source_of(env)
-        one = environments(self.source, 1, envpool=False, images=False)
+        one = environments(self.source, None, envpool=False, images=False)
+        asked = None if settings is None else settings.envs_per_thread
+        self.settings = replace(self.settings, envs_per_thread=copies_of(one, asked))
         self.observations, self.actions = one.observations, one.actions
         one.close()
+        if self.actions.parts:
+            raise ValueError(
+                f"{type(self).__name__}.env must have Discrete or Box actions, got {one.spaces[1]}\n"
+                "  HSA2C.learn takes them on one machine"
+            )
         begun = policy_for("MlpPolicy" if policy is None else policy, self.observations, self.actions, {}, self.seed)
         if not isinstance(begun, MlpPolicy):
             raise TypeError(f"{type(self).__name__}.policy must be an MlpPolicy, got {type(begun).__name__}")
@@ -131,7 +139,7 @@ class ActorCritic:
         from flockstep.rl.compiled.engine import decide
         from flockstep.rl.evaluation import evaluate
 
-        env = environments(self.source, 1, envpool=False, images=False)
+        env = environments(self.source, None, envpool=False, images=False)
 
         def predict(rows: NDArray[Any]) -> NDArray[Any]:
             return decide(theta, self.plan, self.policy.inputs, self.actions, rows, rng, likeliest=likeliest)

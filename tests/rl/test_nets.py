@@ -28,6 +28,7 @@ from flockstep.rl.spaces import Actions, Observations
 
 IMAGES, ROWS = Observations((2, 36, 40), dtype="uint8"), Observations((3,))
 CHOICES, NUMBERS = Actions(True, 4), Actions(False, 2, (2,), low=(-9.0, -9.0), high=(9.0, 9.0))
+SEVERAL = Actions(True, 9, (3,), (0, 0, 0), parts=(3, 2, 4))
 
 
 class Scripted:
@@ -91,6 +92,10 @@ def policy_named(name):
         return MlpPolicy(3, 2, discrete=False, actor=(8,), critic=(8,)), ROWS, NUMBERS
     if name == "continuous CNN":
         return POLICIES["A3CPolicy"](IMAGES, NUMBERS), IMAGES, NUMBERS
+    if name == "several choices MLP":
+        return MlpPolicy(3, 9, discrete=True, actor=(8,), critic=(8,)), ROWS, SEVERAL
+    if name == "several choices CNN":
+        return POLICIES["A3CPolicy"](IMAGES, SEVERAL), IMAGES, SEVERAL
     return POLICIES[name](IMAGES, CHOICES), IMAGES, CHOICES
 
 
@@ -116,7 +121,7 @@ def written_loss(policy, played, settings):
             beyond = played.rewards[t, i] + settings.gamma * beyond
             given, value = seen(played.frames[t][i : i + 1])
             if played.counts[t, i]:
-                samples.append((*likelihood(given, played.told[t][i]), value[0], beyond))
+                samples.append((*likelihood(given, played.told[t][i], played.actions.parts), value[0], beyond))
             beyond = settings.gae_lambda * beyond + (1 - settings.gae_lambda) * value.item()
     advantages = np.array([R - v.item() for _, _, v, R in samples])
     if settings.normalize_advantage and len(samples) > 1:
@@ -127,7 +132,11 @@ def written_loss(policy, played, settings):
     return policy_loss, value_loss, entropy
 
 
-def likelihood(given, action):
+def likelihood(given, action, parts):
+    if parts:
+        rows = zip(given[0].split(parts), action, strict=True)
+        log_ps, entropies = zip(*(likelihood(row[None], chosen, ()) for row, chosen in rows), strict=True)
+        return sum(log_ps), sum(entropies)
     if isinstance(given, torch.Tensor):
         p = torch.exp(given[0]) / torch.exp(given[0]).sum()
         return torch.log(p[int(action)]), -(p * torch.log(p)).sum()
@@ -142,7 +151,18 @@ def worker_of(policy, environments, settings, seed=0):
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])
-@pytest.mark.parametrize("name", ["CnnPolicy", "A3CPolicy", "continuous CNN", "continuous MLP", "own"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "CnnPolicy",
+        "A3CPolicy",
+        "continuous CNN",
+        "continuous MLP",
+        "several choices CNN",
+        "several choices MLP",
+        "own",
+    ],
+)
 @pytest.mark.parametrize("advantages", [{}, {"gae_lambda": 0.8, "normalize_advantage": True}], ids=["plain", "GAE"])
 def test_the_gradient_of_acting_is_that_of_the_written_loss(name, count, advantages):
     policy, observations, actions = policy_named(name)

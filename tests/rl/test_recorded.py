@@ -72,9 +72,13 @@ def test_of_many_shapes_only_some_are_recorded(tapes):
     assert tapes.made == recorded._KINDS
 
 
-def policy_on(device, continuous):
+def policy_on(device, kind):
     torch.manual_seed(3)
-    actions = Actions(size=2, discrete=not continuous)
+    actions = {
+        "choices": Actions(True, 2),
+        "reals": Actions(False, 2),
+        "several": Actions(True, 5, parts=(2, 3)),
+    }[kind]
     trunk = nn.Sequential(nn.Conv2d(1, 4, 4, 2), nn.ReLU(), nn.Flatten(), nn.Linear(100, 16), nn.Tanh())
     return ActorCritic(Images((12, 12, 1)), trunk, 16, actions).to(device)
 
@@ -92,11 +96,27 @@ class Reals(Sides):
         return super().step(float(action.sum()) > 0)
 
 
-def trained(passes, monkeypatch, device, *, continuous, threads=1, **settings):
+class Several(Sides):
+    """The same with two choices at once: the first says which side."""
+
+    def __init__(self):
+        super().__init__()
+        from gymnasium.spaces import MultiDiscrete
+
+        self.action_space = MultiDiscrete([2, 3])
+
+    def step(self, action):
+        return super().step(action[0])
+
+
+GAMES = {"choices": Sides, "reals": Reals, "several": Several}
+
+
+def trained(passes, monkeypatch, device, *, kind, threads=1, **settings):
     monkeypatch.setattr(worker, "passes_of", passes)
     numbers = Settings(threads=threads, envs_per_thread=3, n_steps=4, **settings)
-    policy = policy_on(device, continuous)
-    engine = TorchEngine(policy, partial(InProcess, Reals if continuous else Sides, 3), numbers, in_turns=True)
+    policy = policy_on(device, kind)
+    engine = TorchEngine(policy, partial(InProcess, GAMES[kind], 3), numbers, in_turns=True)
     told = []
     engine.train(since=0, until=12 * 15, tell=lambda tally: told.append(tally) or True)
     engine.close()
@@ -104,19 +124,24 @@ def trained(passes, monkeypatch, device, *, continuous, threads=1, **settings):
 
 
 CASES = pytest.mark.parametrize(
-    ("continuous", "settings"),
-    [(False, {}), (True, {}), (False, {"gae_lambda": 0.9, "normalize_advantage": True, "ent_coef": 0.02})],
-    ids=["choices", "reals", "GAE"],
+    ("kind", "settings"),
+    [
+        ("choices", {}),
+        ("reals", {}),
+        ("several", {"ent_coef": 0.02}),
+        ("choices", {"gae_lambda": 0.9, "normalize_advantage": True, "ent_coef": 0.02}),
+    ],
+    ids=["choices", "reals", "several", "GAE"],
 )
 
 
 @CASES
-def test_a_recorded_worker_is_a_plain_one(tapes, monkeypatch, continuous, settings):
+def test_a_recorded_worker_is_a_plain_one(tapes, monkeypatch, kind, settings):
     # As where the vectors are on a device.
     monkeypatch.setattr(Shared, "on_host", False)
-    plain = trained(LayerPasses, monkeypatch, "cpu", continuous=continuous, **settings)
+    plain = trained(LayerPasses, monkeypatch, "cpu", kind=kind, **settings)
     assert tapes.made == 0
-    found = trained(RecordedPasses, monkeypatch, "cpu", continuous=continuous, **settings)
+    found = trained(RecordedPasses, monkeypatch, "cpu", kind=kind, **settings)
     # Four passes to act, one beyond them (two where time limits cut episodes), and read, draw, learn, write.
     assert tapes.made >= 9
     assert torch.equal(found[0], plain[0])
@@ -127,9 +152,9 @@ def test_a_recorded_worker_is_a_plain_one(tapes, monkeypatch, continuous, settin
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @CASES
-def test_a_gpu_replays_what_it_did_plainly(monkeypatch, continuous, settings):
-    plain = trained(LayerPasses, monkeypatch, "cuda", continuous=continuous, **settings)
-    found = trained(RecordedPasses, monkeypatch, "cuda", continuous=continuous, **settings)
+def test_a_gpu_replays_what_it_did_plainly(monkeypatch, kind, settings):
+    plain = trained(LayerPasses, monkeypatch, "cuda", kind=kind, **settings)
+    found = trained(RecordedPasses, monkeypatch, "cuda", kind=kind, **settings)
     torch.testing.assert_close(found[0], plain[0], rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(found[1], plain[1], rtol=1e-5, atol=1e-6)
     assert [tally.returns for tally in found[2]] == [tally.returns for tally in plain[2]]
@@ -137,8 +162,8 @@ def test_a_gpu_replays_what_it_did_plainly(monkeypatch, continuous, settings):
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_several_workers_replay_on_one_gpu(monkeypatch):
-    before = nn.utils.parameters_to_vector(policy_on("cpu", False).parameters())
-    found, squares, _ = trained(RecordedPasses, monkeypatch, "cuda", continuous=False, threads=3)
+    before = nn.utils.parameters_to_vector(policy_on("cpu", "choices").parameters())
+    found, squares, _ = trained(RecordedPasses, monkeypatch, "cuda", kind="choices", threads=3)
     assert found.isfinite().all()
     assert squares.isfinite().all()
     assert not torch.equal(found, before)

@@ -75,7 +75,7 @@ def test_an_environment_itself_is_made_again():
 def test_spaces_that_no_policy_here_has():
     class Odd(gymnasium.Env):
         observation_space = gymnasium.spaces.Dict({"a": gymnasium.spaces.Discrete(2)})
-        action_space = gymnasium.spaces.MultiBinary(2)
+        action_space = gymnasium.spaces.Text(2)
 
         def reset(self, **_):
             return {}, {}
@@ -86,7 +86,7 @@ def test_spaces_that_no_policy_here_has():
     with pytest.raises(ValueError, match="FlattenObservation"):
         InProcess(Odd, 1)
     Odd.observation_space = gymnasium.spaces.Box(0, 1, (3,))
-    with pytest.raises(ValueError, match="must have Discrete or Box actions"):
+    with pytest.raises(ValueError, match="must have Discrete, MultiDiscrete, MultiBinary or Box actions"):
         InProcess(Odd, 1)
 
 

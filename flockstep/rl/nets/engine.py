@@ -35,7 +35,7 @@ class TorchEngine:
     """Trains ``policy`` in place. ``make_environments`` is called once by each worker, where it runs.
 
     Workers act and learn on the device that the policy is on. ``in_turns`` has several of them in this process; it is
-    the way where that is no CPU.
+    the way where that is no CPU. ``parts`` are those of the environments' actions, for predictions.
     """
 
     def __init__(
@@ -46,10 +46,11 @@ class TorchEngine:
         *,
         seed: int = 0,
         in_turns: bool | None = None,
+        parts: tuple[int, ...] = (),
     ) -> None:
         _refuse_running_statistics(policy)
         self._policy, self._parameters = policy, trainable(policy)
-        self._make, self._settings, self._seed = make_environments, settings, seed
+        self._make, self._settings, self._seed, self._parts = make_environments, settings, seed, parts
         self._device = self._parameters[0].device
         self._in_turns = self._device.type != "cpu" if in_turns is None else in_turns
         self._shared = Shared.of(policy, settings.threads, device=self._device if self._in_turns else "cpu")
@@ -83,7 +84,7 @@ class TorchEngine:
         """Actions for (count, *shape) observations."""
         with torch.no_grad():
             choice, _ = ask(self._policy, torch.from_numpy(np.ascontiguousarray(observations)).to(self._device))
-            drawn = likeliest(choice) if deterministic else draw(choice, self._generator)
+            drawn = likeliest(choice, self._parts) if deterministic else draw(choice, self._generator, self._parts)
         return drawn.cpu().numpy()
 
     def state(self) -> Mapping[str, Tensor]:

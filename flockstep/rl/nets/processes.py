@@ -141,12 +141,25 @@ class Processes:
         return not self._processes
 
 
+def _made(make_environments: Callable[[], Any]) -> Any:
+    try:
+        return make_environments()
+    except AssertionError as error:
+        if "daemonic" not in str(error):
+            raise
+        # Python's own words for it name nothing that a user wrote.
+        raise RuntimeError(
+            "HSA2C.env starts processes, which workers that are processes themselves cannot: "
+            "let it step its copies in one process, or have one thread"
+        ) from error
+
+
 def _serve(line: Connection, number: int, payload: bytes, shared: Shared) -> None:
     begin_as_child()
     torch.set_num_threads(1)
     try:
         policy, device, make_environments, settings, seed = cloudpickle.loads(payload)
-        environments = make_environments()
+        environments = _made(make_environments)
         worker = Worker(policy.to(device), environments, shared, settings, number=number, seed=seed)
         line.send(Totals())
         while True:

@@ -111,7 +111,8 @@ class Player:
         return torch.from_numpy(returns).to(values)
 
     def _drawn(self, *choice: Tensor) -> tuple[Tensor]:
-        return (draw(choice[0] if len(choice) == 1 else (choice[0], choice[1]), self._generator),)
+        given = choice[0] if len(choice) == 1 else (choice[0], choice[1])
+        return (draw(given, self._generator, self._environments.actions.parts),)
 
     def _score(self, step: Step) -> None:
         self._scores += step.rewards * step.counts

@@ -133,7 +133,7 @@ class Worker:
         for parameter in self._parameters:
             parameter.grad = None
         choice, values = self._passes.outputs()
-        log_prob, entropy = log_prob_and_entropy(choice, actions)
+        log_prob, entropy = log_prob_and_entropy(choice, actions, self.environments.actions.parts)
         losses = actor_critic(
             log_prob,
             entropy.expand_as(log_prob),
