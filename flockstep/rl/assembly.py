@@ -17,9 +17,10 @@ from flockstep.rl.compiled.classic import KNOWN
 from flockstep.rl.compiled.engine import CompiledEngine
 from flockstep.rl.engine import Engine
 from flockstep.rl.environments import Environments, Envpool, InProcess
-from flockstep.rl.mlp import MlpPolicy, widths_of
+from flockstep.rl.mlp import MlpPolicy
 from flockstep.rl.nets.engine import TorchEngine
 from flockstep.rl.networks import POLICIES
+from flockstep.rl.policy_options import arguments_of
 from flockstep.rl.settings import Settings
 from flockstep.rl.spaces import Actions, Observations
 
@@ -55,15 +56,11 @@ def policy_for(
         if policy == "MlpPolicy":
             if observations.is_image and observations.dtype == "uint8":
                 raise ValueError(f"HSA2C.policy must be CnnPolicy for images of shape {observations.shape}")
-            widths = widths_of(options)
-            return MlpPolicy(observations.size, actions.size, discrete=actions.discrete, **widths)
-        if options:
-            raise ValueError(f"HSA2C.policy_kwargs must be empty for {policy}: its network is fixed")
-        if not observations.is_image:
+        elif not observations.is_image:
             raise ValueError(
                 f"HSA2C.policy must be MlpPolicy for observations of shape {observations.shape}: {policy} is for images"
             )
-        return POLICIES[policy](observations, actions)
+        return POLICIES[policy](observations, actions, **arguments_of(policy, options))
 
 
 def engine_for(
@@ -76,7 +73,7 @@ def engine_for(
     # acts or learns, its emulators wait.
     each = 1 if on_cpu else max(1, math.ceil(1.5 * cores() / settings.threads))
     make = partial(environments, source, settings.envs_per_thread, envpool=envpool, images=images, threads=each)
-    if isinstance(policy, MlpPolicy):
+    if isinstance(policy, MlpPolicy) and policy.activation is nn.Tanh:
         env = source if source_is_compiled(source, envpool) else make
         return CompiledEngine(policy, env, actions, settings, seed=seed, begin_at=begin_at)
     # Resumed training must not meet the same episodes again.

@@ -28,6 +28,7 @@ from flockstep.rl.evaluation import Evaluation, evaluate
 from flockstep.rl.history import History, Row
 from flockstep.rl.mlp import MlpPolicy
 from flockstep.rl.networks import POLICIES
+from flockstep.rl.policy_options import as_json
 from flockstep.rl.rates import Rate, from_json, to_json
 from flockstep.rl.settings import Settings
 from flockstep.rl.watching import Watching
@@ -85,8 +86,9 @@ class HSA2C:
         )
         self.verbose = check.whole(self, "verbose", verbose, at_least=0)
         self.seed = check.whole(self, "seed", seed, at_least=0) if seed is not None else _any_seed()
+        self._own = isinstance(policy, nn.Module)
         self._name = policy if isinstance(policy, str) else type(policy).__name__
-        self._options = dict(policy_kwargs or {})
+        self._options = as_json(policy_kwargs)
         self.source, self._envpool = source_of(env), envpool
         self._copy = environments(self.source, 1, envpool=envpool, images=images)
         self.observations, self.actions = self._copy.observations, self._copy.actions
@@ -217,6 +219,7 @@ class HSA2C:
         numbers.pop("rms_decay")
         about = {
             "policy": self._name,
+            "own": self._own,
             "policy_kwargs": self._options,
             "env": self.source if isinstance(self.source, str) else None,
             "settings": {**numbers, "envpool": self._envpool, "seed": self.seed},
@@ -237,7 +240,8 @@ class HSA2C:
         env = about["env"] if env is None else env
         if env is None:
             raise ValueError(f"HSA2C.env must be given again: {path} was trained on one that a function made")
-        known = about["policy"] in POLICIES
+        # A module of one of those classes, but made by the user, may be another than its name makes.
+        known = about["policy"] in POLICIES and not about.get("own", False)
         if policy is None and not known:
             raise ValueError(f"HSA2C.policy must be given again: {path} holds a module of your own, {about['policy']}")
         arguments = {**about["settings"], "policy_kwargs": about["policy_kwargs"], **changed}

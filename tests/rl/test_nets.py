@@ -91,6 +91,8 @@ def policy_named(name):
         return OwnNetwork(IMAGES.size, 2), IMAGES, NUMBERS
     if name == "continuous MLP":
         return MlpPolicy(3, 2, discrete=False, actor=(8,), critic=(8,)), ROWS, NUMBERS
+    if name == "ReLU MLP":
+        return MlpPolicy(3, 2, discrete=False, actor=(8,), critic=(8,), activation=nn.ReLU), ROWS, NUMBERS
     if name == "continuous CNN":
         return POLICIES["A3CPolicy"](IMAGES, NUMBERS), IMAGES, NUMBERS
     return POLICIES[name](IMAGES, CHOICES), IMAGES, CHOICES
@@ -144,7 +146,7 @@ def worker_of(policy, environments, settings, seed=0):
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])
-@pytest.mark.parametrize("name", ["CnnPolicy", "A3CPolicy", "continuous CNN", "continuous MLP", "own"])
+@pytest.mark.parametrize("name", ["CnnPolicy", "A3CPolicy", "continuous CNN", "continuous MLP", "ReLU MLP", "own"])
 @pytest.mark.parametrize("advantages", [{}, {"gae_lambda": 0.8, "normalize_advantage": True}], ids=["plain", "GAE"])
 def test_the_gradient_of_acting_is_that_of_the_written_loss(name, count, advantages):
     policy, observations, actions = policy_named(name)
