@@ -10,6 +10,8 @@ abstract was at hand; network and settings are those that actor-critics are know
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from copy import copy, deepcopy
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self
@@ -22,8 +24,9 @@ from torch import nn
 from flockstep import check
 from flockstep.rl import storage
 from flockstep.rl.assembly import engine_for, environments, policy_for
+from flockstep.rl.board import TensorBoard, run_folder
 from flockstep.rl.engine import Engine, Tally
-from flockstep.rl.environments import needed, source_of
+from flockstep.rl.environments import Environments, needed, source_of
 from flockstep.rl.evaluation import Evaluation, evaluate
 from flockstep.rl.history import History, Row
 from flockstep.rl.mlp import MlpPolicy
@@ -34,7 +37,7 @@ from flockstep.rl.settings import Settings
 from flockstep.rl.watching import Watching
 
 Callback = Callable[[Row], bool | None]
-"""Called with every row of the history; False ends the training."""
+"""Called with every row of the history; False ends the training. If it has a method ``begin``, that gets the model."""
 
 
 class HSA2C:
@@ -65,6 +68,7 @@ class HSA2C:
         local_updates: int | None = None,
         envpool: bool = False,
         policy_kwargs: Mapping[str, Any] | None = None,
+        tensorboard_log: str | Path | None = None,
         verbose: int = 0,
         seed: int | None = None,
         device: torch.device | str = "cpu",
@@ -84,6 +88,9 @@ class HSA2C:
             max_grad_norm=max_grad_norm,
             rms_eps=rms_prop_eps,
         )
+        self.tensorboard_log = tensorboard_log
+        self.board: TensorBoard | None = None
+        """Where curves go, while ``learn`` runs and they are asked for."""
         self.verbose = check.whole(self, "verbose", verbose, at_least=0)
         self.seed = check.whole(self, "seed", seed, at_least=0) if seed is not None else _any_seed()
         self._own = isinstance(policy, nn.Module)
@@ -122,17 +129,11 @@ class HSA2C:
     def set_env(self, env: Any) -> None:
         """Train and play elsewhere from now on, where the same is seen and can be done."""
         source = source_of(env)
-        copy = environments(source, 1, envpool=self._envpool, images=self._images)
-        if (copy.observations, copy.actions) != (self.observations, self.actions):
-            copy.close()
-            raise ValueError(
-                f"HSA2C.env must show {self.observation_space} and take {self.action_space}, as before, "
-                f"got {copy.spaces[0]} and {copy.spaces[1]}"
-            )
+        other = self._one_of(source)
         # What training needs to go on is the engine's, and outlives it.
         self._kept = self._ready().state()
         self.close()
-        self.source, self._copy = source, copy
+        self.source, self._copy = source, other
 
     @property
     def reward_threshold(self) -> float | None:
@@ -147,6 +148,8 @@ class HSA2C:
         total_timesteps: int,
         callback: Callback | Sequence[Callback] | None = None,
         *,
+        log_interval: int | None = None,
+        tb_log_name: str = "HSA2C",
         reset_num_timesteps: bool = True,
         progress_bar: bool = False,
     ) -> Self:
@@ -155,16 +158,36 @@ class HSA2C:
         A learning rate that is a number falls to 0 over them. ``reset_num_timesteps=False`` goes on counting where the
         last call (or the saved model) was. Of several callbacks each sees every row, and each may end it. Ctrl-C leaves
         the policy as it is then, ready to be saved.
+
+        ``log_interval`` counts updates of all threads together: the first row after so many is a line, where
+        ``verbose`` is 1, and a point for TensorBoard, in ``tensorboard_log/tb_log_name_1`` and so on. Rows come every
+        ``local_updates`` updates of a thread, or every second. Without it there are ten lines, and each row is a point.
         """
         check.whole(self, "total_timesteps", total_timesteps)
+        every = None
+        if log_interval is not None:
+            every = check.whole(self, "log_interval", log_interval) * self.settings.steps_per_update
+        callbacks = callback if isinstance(callback, Sequence) else [] if callback is None else [callback]
+        for each in callbacks:
+            if not callable(each):
+                raise TypeError(f"HSA2C.callback must be a function of a row of the history, got {each!r}")
         if reset_num_timesteps:
             self.num_timesteps, self._history = 0, History()
-        callbacks = callback if isinstance(callback, Sequence) else [] if callback is None else [callback]
         since = self.num_timesteps
         until = since + total_timesteps
         engine = self._ready()
-        self.start_history()
-        with Watching(self._name, since, until, bar=progress_bar, lines=self.verbose > 0) as watching:
+        with ExitStack() as stack:
+            if self.tensorboard_log is not None:
+                folder = run_folder(self.tensorboard_log, tb_log_name, go_on=since > 0)
+                self.board = stack.enter_context(TensorBoard(folder, every=every, since=since))
+                stack.callback(setattr, self, "board", None)
+            for each in callbacks:
+                if hasattr(each, "begin"):
+                    each.begin(self)
+            self.start_history()
+            watching = stack.enter_context(
+                Watching(self._name, since, until, bar=progress_bar, lines=self.verbose > 0, every=every)
+            )
             wanted = True
 
             def tell(tally: Tally) -> bool:
@@ -172,6 +195,8 @@ class HSA2C:
                 self.num_timesteps = tally.timesteps
                 row = self._history.add(tally)
                 watching.show(row)
+                if self.board is not None:
+                    self.board(row)
                 # Whoever ended it has had their last row, though other threads have something left to report.
                 answers = [told(row) for told in callbacks] if wanted else []
                 wanted = wanted and all(answer is not False for answer in answers)
@@ -199,14 +224,32 @@ class HSA2C:
         actions = self._decide(self.observations.encode(observation), deterministic=deterministic)
         return (actions[0] if self.observations.is_single(observation) else actions), None
 
-    def evaluate(self, episodes: int = 100, *, deterministic: bool = True, seed: int | None = None) -> Evaluation:
-        """Play whole episodes in an environment of its own, as gymnasium (or envpool) has it."""
+    def evaluate(
+        self, episodes: int = 100, *, deterministic: bool = True, seed: int | None = None, env: Any = None
+    ) -> Evaluation:
+        """Play whole episodes in an environment of its own, as gymnasium (or envpool) has it; or in another one."""
         check.whole(self, "episodes", episodes)
 
         def drawn(rows: NDArray[Any]) -> NDArray[Any]:
             return self._ready().predict(rows, deterministic=deterministic)
 
-        return evaluate(self._copy, drawn, episodes, seed)
+        if env is None:
+            return evaluate(self._copy, drawn, episodes, seed)
+        other = self._one_of(source_of(env))
+        try:
+            return evaluate(other, drawn, episodes, seed)
+        finally:
+            other.close()
+
+    def snapshot(self) -> HSA2C:
+        """The model as it is at this moment, for callbacks: while they look, other threads may train on.
+
+        It needs no closing; its environment is the model's.
+        """
+        still = copy(self)
+        still.policy, still._engine, still._kept = deepcopy(self.policy), None, self._ready().state()
+        still._history = History.from_json(self._history.to_json())
+        return still
 
     def save(self, path: str | Path) -> Path:
         """Write everything that prediction and further training need; ``best`` becomes ``best.safetensors``.
@@ -283,6 +326,17 @@ class HSA2C:
             if self._kept:
                 self._engine.restore(self._kept)
         return self._engine
+
+    def _one_of(self, source: Any) -> Environments:
+        """A copy of another environment, if the policy is made for it."""
+        other = environments(source, 1, envpool=self._envpool, images=self._images)
+        if (other.observations, other.actions) != (self.observations, self.actions):
+            other.close()
+            raise ValueError(
+                f"HSA2C.env must show {self.observation_space} and take {self.action_space}, as before, "
+                f"got {other.spaces[0]} and {other.spaces[1]}"
+            )
+        return other
 
     def _decide(self, rows: NDArray[Any], *, deterministic: bool) -> NDArray[Any]:
         return self.actions.decode(self._ready().predict(rows, deterministic=deterministic))
