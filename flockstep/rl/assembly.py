@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import nn
@@ -17,9 +17,10 @@ from flockstep.rl.compiled.classic import KNOWN
 from flockstep.rl.compiled.engine import CompiledEngine
 from flockstep.rl.engine import Engine
 from flockstep.rl.environments import Environments, Envpool, InProcess, is_vector, made
-from flockstep.rl.mlp import MlpPolicy, widths_of
+from flockstep.rl.mlp import MlpPolicy
 from flockstep.rl.nets.engine import TorchEngine
 from flockstep.rl.networks import POLICIES
+from flockstep.rl.policy_options import arguments_of
 from flockstep.rl.settings import Settings
 from flockstep.rl.spaces import Actions, Observations
 from flockstep.rl.vectors import Vector
@@ -68,13 +69,11 @@ def policy_for(
     normalize_rewards: bool = False,
 ) -> nn.Module:
     """The network: one of the known ones, begun from a seed, or the user's own as it is."""
-    if normalize_observations or normalize_rewards:
-        which = "normalize_observations" if normalize_observations else "normalize_rewards"
-        if policy != "MlpPolicy":
-            given = policy if isinstance(policy, str) else type(policy).__name__
-            raise ValueError(f"HSA2C.{which} is for MlpPolicy, got {given}")
-        if actions.parts:
-            raise ValueError(f"HSA2C.{which} is for one choice or real numbers, not for several choices at once")
+    asked = {"normalize_observations": normalize_observations, "normalize_rewards": normalize_rewards}
+    normalize = {name: True for name, wanted in asked.items() if wanted}
+    if normalize and policy != "MlpPolicy":
+        given = policy if isinstance(policy, str) else type(policy).__name__
+        raise ValueError(f"HSA2C.{next(iter(normalize))} is for MlpPolicy, got {given}")
     if isinstance(policy, nn.Module):
         if options:
             raise ValueError("HSA2C.policy_kwargs go with the name of a policy, not with a module of your own")
@@ -87,21 +86,15 @@ def policy_for(
         if policy == "MlpPolicy":
             if observations.is_image and observations.dtype == "uint8":
                 raise ValueError(f"HSA2C.policy must be CnnPolicy for images of shape {observations.shape}")
-            return MlpPolicy(
-                observations.size,
-                actions.size,
-                discrete=actions.discrete,
-                normalize_observations=normalize_observations,
-                normalize_rewards=normalize_rewards,
-                **widths_of(options),
-            )
-        if options:
-            raise ValueError(f"HSA2C.policy_kwargs must be empty for {policy}: its network is fixed")
-        if not observations.is_image:
+        elif not observations.is_image:
             raise ValueError(
                 f"HSA2C.policy must be MlpPolicy for observations of shape {observations.shape}: {policy} is for images"
             )
-        return POLICIES[policy](observations, actions)
+        begun = POLICIES[policy](observations, actions, **arguments_of(policy, options), **normalize)
+    if normalize and not is_compiled(begun, actions):
+        which = "several choices at once" if actions.parts else "activations other than tanh"
+        raise ValueError(f"HSA2C.{next(iter(normalize))} is for compiled policies, which {which} have none of")
+    return begun
 
 
 def engine_for(
@@ -114,11 +107,16 @@ def engine_for(
     # acts or learns, its emulators wait.
     each = 1 if on_cpu else max(1, math.ceil(1.5 * cores() / settings.threads))
     make = partial(environments, source, settings.envs_per_thread, envpool=envpool, images=images, threads=each)
-    if isinstance(policy, MlpPolicy) and not actions.parts:
+    if is_compiled(policy, actions):
         env = source if source_is_compiled(source, envpool) else make
         return CompiledEngine(policy, env, actions, settings, seed=seed, begin_at=begin_at)
     # Resumed training must not meet the same episodes again.
     return TorchEngine(policy, make, settings, seed=(seed + begin_at) % 2**31, parts=actions.parts)
+
+
+def is_compiled(policy: nn.Module, actions: Actions) -> TypeGuard[MlpPolicy]:
+    """Whether there is compiled code for it: one choice or real numbers, from layers of tanh."""
+    return isinstance(policy, MlpPolicy) and policy.activation is nn.Tanh and not actions.parts
 
 
 def is_atari(source: Any, *, images: bool) -> bool:

@@ -10,6 +10,8 @@ abstract was at hand; network and settings are those that actor-critics are know
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from copy import copy, deepcopy
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Self
@@ -21,19 +23,21 @@ from torch import nn
 
 from flockstep import check
 from flockstep.rl import storage
-from flockstep.rl.assembly import copies_of, engine_for, environments, is_atari, policy_for
+from flockstep.rl.assembly import copies_of, engine_for, environments, is_atari, is_compiled, policy_for
+from flockstep.rl.board import TensorBoard, run_folder
 from flockstep.rl.engine import Engine, Tally
-from flockstep.rl.environments import needed, source_of
+from flockstep.rl.environments import Environments, needed, source_of
 from flockstep.rl.evaluation import Evaluation, evaluate
 from flockstep.rl.history import History, Row
 from flockstep.rl.mlp import MlpPolicy
 from flockstep.rl.networks import POLICIES
+from flockstep.rl.policy_options import as_json
 from flockstep.rl.rates import Rate, from_json, to_json
 from flockstep.rl.settings import Settings
 from flockstep.rl.watching import Watching
 
 Callback = Callable[[Row], bool | None]
-"""Called with every row of the history; False ends the training."""
+"""Called with every row of the history; False ends the training. If it has a method ``begin``, that gets the model."""
 
 
 class HSA2C:
@@ -68,6 +72,7 @@ class HSA2C:
         local_updates: int | None = None,
         envpool: bool = False,
         policy_kwargs: Mapping[str, Any] | None = None,
+        tensorboard_log: str | Path | None = None,
         verbose: int = 0,
         seed: int | None = None,
         device: torch.device | str = "cpu",
@@ -87,23 +92,26 @@ class HSA2C:
             max_grad_norm=max_grad_norm,
             rms_eps=rms_prop_eps,
         )
+        self.tensorboard_log = tensorboard_log
+        self.board: TensorBoard | None = None
+        """Where curves go, while ``learn`` runs and they are asked for."""
         self.verbose = check.whole(self, "verbose", verbose, at_least=0)
         self.seed = check.whole(self, "seed", seed, at_least=0) if seed is not None else _any_seed()
+        self._own = isinstance(policy, nn.Module)
         self._name = policy if isinstance(policy, str) else type(policy).__name__
-        self._options = dict(policy_kwargs or {})
+        self._options = as_json(policy_kwargs)
         self.source, self._envpool = source_of(env), envpool
         self._copy = environments(self.source, None, envpool=envpool, images=images)
         self.settings = replace(self.settings, envs_per_thread=copies_of(self._copy, envs_per_thread))
         self.observations, self.actions = self._copy.observations, self._copy.actions
-        if not images and not self.actions.parts and torch.device(device).type != "cpu":
-            raise ValueError(f"HSA2C.device must be cpu for MlpPolicy, which is compiled for it, got {device!r}")
         self._normalize = {
             "normalize_observations": normalize_observations,
             "normalize_rewards": normalize_rewards,
         }
-        self.policy = policy_for(
-            policy, self.observations, self.actions, self._options, self.seed, **self._normalize
-        ).to(device)
+        begun = policy_for(policy, self.observations, self.actions, self._options, self.seed, **self._normalize)
+        if is_compiled(begun, self.actions) and torch.device(device).type != "cpu":
+            raise ValueError(f"HSA2C.device must be cpu for MlpPolicy, which is compiled for it, got {device!r}")
+        self.policy = begun.to(device)
         self.num_timesteps = 0
         self._history = History()
         self._engine: Engine | None = None
@@ -136,18 +144,12 @@ class HSA2C:
     def set_env(self, env: Any) -> None:
         """Train and play elsewhere from now on, where the same is seen and can be done."""
         source = source_of(env)
-        copy = environments(source, None, envpool=self._envpool, images=self._images)
-        copies_of(copy, self.settings.envs_per_thread)
-        if (copy.observations, copy.actions) != (self.observations, self.actions):
-            copy.close()
-            raise ValueError(
-                f"HSA2C.env must show {self.observation_space} and take {self.action_space}, as before, "
-                f"got {copy.spaces[0]} and {copy.spaces[1]}"
-            )
+        other = self._one_of(source)
+        copies_of(other, self.settings.envs_per_thread)
         # What training needs to go on is the engine's, and outlives it.
         self._kept = self._ready().state()
         self.close()
-        self.source, self._copy = source, copy
+        self.source, self._copy = source, other
 
     @property
     def reward_threshold(self) -> float | None:
@@ -162,6 +164,8 @@ class HSA2C:
         total_timesteps: int,
         callback: Callback | Sequence[Callback] | None = None,
         *,
+        log_interval: int | None = None,
+        tb_log_name: str = "HSA2C",
         reset_num_timesteps: bool = True,
         progress_bar: bool = False,
     ) -> Self:
@@ -170,16 +174,36 @@ class HSA2C:
         A learning rate that is a number falls to 0 over them. ``reset_num_timesteps=False`` goes on counting where the
         last call (or the saved model) was. Of several callbacks each sees every row, and each may end it. Ctrl-C leaves
         the policy as it is then, ready to be saved.
+
+        ``log_interval`` counts updates of all threads together: the first row after so many is a line, where
+        ``verbose`` is 1, and a point for TensorBoard, in ``tensorboard_log/tb_log_name_1`` and so on. Rows come every
+        ``local_updates`` updates of a thread, or every second. Without it there are ten lines, and each row is a point.
         """
         check.whole(self, "total_timesteps", total_timesteps)
+        every = None
+        if log_interval is not None:
+            every = check.whole(self, "log_interval", log_interval) * self.settings.steps_per_update
+        callbacks = callback if isinstance(callback, Sequence) else [] if callback is None else [callback]
+        for each in callbacks:
+            if not callable(each):
+                raise TypeError(f"HSA2C.callback must be a function of a row of the history, got {each!r}")
         if reset_num_timesteps:
             self.num_timesteps, self._history = 0, History()
-        callbacks = callback if isinstance(callback, Sequence) else [] if callback is None else [callback]
         since = self.num_timesteps
         until = since + total_timesteps
         engine = self._ready()
-        self.start_history()
-        with Watching(self._name, since, until, bar=progress_bar, lines=self.verbose > 0) as watching:
+        with ExitStack() as stack:
+            if self.tensorboard_log is not None:
+                folder = run_folder(self.tensorboard_log, tb_log_name, go_on=since > 0)
+                self.board = stack.enter_context(TensorBoard(folder, every=every, since=since))
+                stack.callback(setattr, self, "board", None)
+            for each in callbacks:
+                if hasattr(each, "begin"):
+                    each.begin(self)
+            self.start_history()
+            watching = stack.enter_context(
+                Watching(self._name, since, until, bar=progress_bar, lines=self.verbose > 0, every=every)
+            )
             wanted = True
 
             def tell(tally: Tally) -> bool:
@@ -187,6 +211,8 @@ class HSA2C:
                 self.num_timesteps = tally.timesteps
                 row = self._history.add(tally)
                 watching.show(row)
+                if self.board is not None:
+                    self.board(row)
                 # Whoever ended it has had their last row, though other threads have something left to report.
                 answers = [told(row) for told in callbacks] if wanted else []
                 wanted = wanted and all(answer is not False for answer in answers)
@@ -214,14 +240,32 @@ class HSA2C:
         actions = self._decide(self.observations.encode(observation), deterministic=deterministic)
         return (actions[0] if self.observations.is_single(observation) else actions), None
 
-    def evaluate(self, episodes: int = 100, *, deterministic: bool = True, seed: int | None = None) -> Evaluation:
-        """Play whole episodes in an environment of its own, as gymnasium (or envpool) has it."""
+    def evaluate(
+        self, episodes: int = 100, *, deterministic: bool = True, seed: int | None = None, env: Any = None
+    ) -> Evaluation:
+        """Play whole episodes in an environment of its own, as gymnasium (or envpool) has it; or in another one."""
         check.whole(self, "episodes", episodes)
 
         def drawn(rows: NDArray[Any]) -> NDArray[Any]:
             return self._ready().predict(rows, deterministic=deterministic)
 
-        return evaluate(self._copy, drawn, episodes, seed)
+        if env is None:
+            return evaluate(self._copy, drawn, episodes, seed)
+        other = self._one_of(source_of(env))
+        try:
+            return evaluate(other, drawn, episodes, seed)
+        finally:
+            other.close()
+
+    def snapshot(self) -> HSA2C:
+        """The model as it is at this moment, for callbacks: while they look, other threads may train on.
+
+        It needs no closing; its environment is the model's.
+        """
+        still = copy(self)
+        still.policy, still._engine, still._kept = deepcopy(self.policy), None, self._ready().state()
+        still._history = History.from_json(self._history.to_json())
+        return still
 
     def save(self, path: str | Path) -> Path:
         """Write everything that prediction and further training need; ``best`` becomes ``best.safetensors``.
@@ -234,6 +278,7 @@ class HSA2C:
         numbers.pop("rms_decay")
         about = {
             "policy": self._name,
+            "own": self._own,
             "policy_kwargs": self._options,
             "env": self.source if isinstance(self.source, str) else None,
             "settings": {**numbers, **self._normalize, "envpool": self._envpool, "seed": self.seed},
@@ -254,7 +299,8 @@ class HSA2C:
         env = about["env"] if env is None else env
         if env is None:
             raise ValueError(f"HSA2C.env must be given again: {path} was trained on one that a function made")
-        known = about["policy"] in POLICIES
+        # A module of one of those classes, but made by the user, may be another than its name makes.
+        known = about["policy"] in POLICIES and not about.get("own", False)
         if policy is None and not known:
             raise ValueError(f"HSA2C.policy must be given again: {path} holds a module of your own, {about['policy']}")
         arguments = {**about["settings"], "policy_kwargs": about["policy_kwargs"], **changed}
@@ -296,6 +342,17 @@ class HSA2C:
             if self._kept:
                 self._engine.restore(self._kept)
         return self._engine
+
+    def _one_of(self, source: Any) -> Environments:
+        """A copy of another environment, if the policy is made for it."""
+        other = environments(source, None, envpool=self._envpool, images=self._images)
+        if (other.observations, other.actions) != (self.observations, self.actions):
+            other.close()
+            raise ValueError(
+                f"HSA2C.env must show {self.observation_space} and take {self.action_space}, as before, "
+                f"got {other.spaces[0]} and {other.spaces[1]}"
+            )
+        return other
 
     def _decide(self, rows: NDArray[Any], *, deterministic: bool) -> NDArray[Any]:
         return self.actions.decode(self._ready().predict(rows, deterministic=deterministic))

@@ -1,11 +1,10 @@
-"""The policy for rows of numbers: two small networks with tanh, of which stable-baselines3's MlpPolicy is the model."""
+"""The policy for rows of numbers: two small networks, of which stable-baselines3's MlpPolicy is the model."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,8 +20,9 @@ class MlpPolicy(nn.Module):
     """Logits (or means) and a value for each row.
 
     Hidden layers are the actor's and the critic's own, or come after layers that both share. The spread of real-valued
-    actions, ``log_std``, does not depend on the observation. Weights begin orthogonal. What was seen and rewarded in
-    training, where that is normalized, is told by two buffers that are saved with the weights.
+    actions, ``log_std``, does not depend on the observation. Weights begin orthogonal, or as torch has them. With tanh
+    it is trained by compiled code. What was seen and rewarded in training, where that is normalized, is told by two
+    buffers that are saved with the weights.
     """
 
     seen: Tensor
@@ -37,6 +37,9 @@ class MlpPolicy(nn.Module):
         actor: Sequence[int] = (64, 64),
         critic: Sequence[int] = (64, 64),
         shared: Sequence[int] = (),
+        activation: type[nn.Module] = nn.Tanh,
+        ortho_init: bool = True,
+        log_std_init: float = 0.0,
         normalize_observations: bool = False,
         normalize_rewards: bool = False,
     ) -> None:
@@ -44,16 +47,16 @@ class MlpPolicy(nn.Module):
         for name, widths in (("actor", actor), ("critic", critic), ("shared", shared)):
             for width in widths:
                 check.whole(self, name, width)
-        self.inputs, self.discrete = inputs, discrete
+        self.inputs, self.discrete, self.activation = inputs, discrete, activation
         self.widths = {"actor": tuple(actor), "critic": tuple(critic), "shared": tuple(shared)}
         joint = [inputs, *shared]
-        self.shared = _tanh_layers(joint)
-        self.actor = _tanh_layers([joint[-1], *actor])
-        self.critic = _tanh_layers([joint[-1], *critic])
-        self.action_net = _linear(([joint[-1], *actor])[-1], outputs, 0.01)
-        self.value_net = _linear(([joint[-1], *critic])[-1], 1, 1.0)
+        self.shared = _layers(joint, activation, ortho_init)
+        self.actor = _layers([joint[-1], *actor], activation, ortho_init)
+        self.critic = _layers([joint[-1], *critic], activation, ortho_init)
+        self.action_net = _linear(([joint[-1], *actor])[-1], outputs, 0.01 if ortho_init else None)
+        self.value_net = _linear(([joint[-1], *critic])[-1], 1, 1.0 if ortho_init else None)
         if not discrete:
-            self.log_std = nn.Parameter(torch.zeros(outputs))
+            self.log_std = nn.Parameter(torch.full((outputs,), float(log_std_init)))
         self.normalize_observations, self.normalize_rewards = normalize_observations, normalize_rewards
         if normalize_observations:
             self.register_buffer("seen", nothing_yet(inputs))
@@ -84,35 +87,16 @@ def normalized(rows: Tensor, statistics: Tensor) -> Tensor:
     return near
 
 
-def widths_of(options: Mapping[str, Any]) -> dict[str, Sequence[int]]:
-    """The widths that ``policy_kwargs`` ask for, as stable-baselines3 writes them, and ``shared`` beside."""
-    if unknown := set(options) - {"net_arch", "shared"}:
-        raise ValueError(
-            f"HSA2C.policy_kwargs of an MlpPolicy may have net_arch, shared, got {', '.join(sorted(unknown))}\n"
-            "  for anything else give a torch module of your own as the policy"
-        )
-    net = options.get("net_arch", [64, 64])
-    shared = options.get("shared", False)
-    if isinstance(net, Mapping):
-        if shared or not set(net) <= {"pi", "vf"}:
-            raise ValueError(f"HSA2C.policy_kwargs.net_arch must have pi and vf, which share nothing, got {net}")
-        return {"actor": net.get("pi", ()), "critic": net.get("vf", ()), "shared": ()}
-    if not isinstance(net, Sequence) or isinstance(net, str):
-        raise TypeError(f"HSA2C.policy_kwargs.net_arch must list the widths of hidden layers, got {net!r}")
-    if shared:
-        return {"actor": (), "critic": (), "shared": tuple(net)}
-    return {"actor": tuple(net), "critic": tuple(net), "shared": ()}
-
-
-def _tanh_layers(widths: Sequence[int]) -> nn.Sequential:
+def _layers(widths: Sequence[int], activation: type[nn.Module], ortho_init: bool) -> nn.Sequential:
     layers: list[nn.Module] = []
     for before, after in pairwise(widths):
-        layers += [_linear(before, after, math.sqrt(2)), nn.Tanh()]
+        layers += [_linear(before, after, math.sqrt(2) if ortho_init else None), activation()]
     return nn.Sequential(*layers)
 
 
-def _linear(before: int, after: int, gain: float) -> nn.Linear:
+def _linear(before: int, after: int, gain: float | None) -> nn.Linear:
     layer = nn.Linear(before, after)
-    nn.init.orthogonal_(layer.weight, gain)
-    nn.init.zeros_(layer.bias)
+    if gain is not None:
+        nn.init.orthogonal_(layer.weight, gain)
+        nn.init.zeros_(layer.bias)
     return layer

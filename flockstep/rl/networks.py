@@ -2,15 +2,15 @@
 
 A policy is any torch module that gives, for a batch of observations as the environments made them (images in uint8),
 ``(logits, value)`` where actions are discrete, ``((mean, log_std), value)`` where they are continuous. Where several
-choices are made at once, the logits of all are one row. The ones here begin orthogonal; CnnPolicy and MlpPolicy are the
-networks that stable-baselines3 calls so.
+choices are made at once, the logits of all are one row. The ones here begin orthogonal unless they are asked not to;
+CnnPolicy and MlpPolicy are the networks that stable-baselines3 calls so.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,8 @@ from flockstep.rl.spaces import Actions, Observations
 
 Choice: TypeAlias = Tensor | tuple[Tensor, Tensor]
 """What an action is drawn from: logits, or (mean, log_std)."""
-PolicyFactory: TypeAlias = Callable[[Observations, Actions], nn.Module]
+PolicyFactory: TypeAlias = Callable[..., nn.Module]
+"""Of observations and actions, and of what policy_options.py makes of ``policy_kwargs``."""
 
 
 def ask(policy: nn.Module, observations: Tensor) -> tuple[Choice, Tensor]:
@@ -61,14 +62,24 @@ class Images(nn.Module):
 class ActorCritic(nn.Module):
     """``eyes`` read what environments made, ``trunk`` finds features, and two linear heads share them."""
 
-    def __init__(self, eyes: nn.Module, trunk: nn.Sequential, features: int, actions: Actions) -> None:
+    def __init__(
+        self,
+        eyes: nn.Module,
+        trunk: nn.Sequential,
+        features: int,
+        actions: Actions,
+        *,
+        ortho_init: bool = True,
+        log_std_init: float = 0.0,
+    ) -> None:
         super().__init__()
         self.eyes, self.trunk = eyes, trunk
-        self.actor, self.log_std = _actor(features, actions)
+        self.actor, self.log_std = _actor(features, actions, log_std_init)
         self.critic = nn.Linear(features, 1)
-        _orthogonal(self.trunk, math.sqrt(2))
-        _orthogonal(self.actor, 0.01)
-        _orthogonal(self.critic, 1.0)
+        if ortho_init:
+            _orthogonal(self.trunk, math.sqrt(2))
+            _orthogonal(self.actor, 0.01)
+            _orthogonal(self.critic, 1.0)
 
     def forward(self, observations: Tensor) -> tuple[Choice, Tensor]:
         """What to draw actions from, and what the states are worth."""
@@ -85,19 +96,19 @@ class ActorCritic(nn.Module):
         return scores if self.log_std is None else (scores, self.log_std), self.critic(features)[:, 0]
 
 
-def mlp_policy(observations: Observations, actions: Actions) -> MlpPolicy:
-    """Two layers of 64 tanh for the actor, and as many for the critic."""
-    return MlpPolicy(observations.size, actions.size, discrete=actions.discrete)
+def mlp_policy(observations: Observations, actions: Actions, **options: Any) -> MlpPolicy:
+    """Two layers of 64 tanh for the actor, and as many for the critic, where nothing else is asked for."""
+    return MlpPolicy(observations.size, actions.size, discrete=actions.discrete, **options)
 
 
-def nature_policy(observations: Observations, actions: Actions) -> ActorCritic:
+def nature_policy(observations: Observations, actions: Actions, **options: Any) -> ActorCritic:
     """The network of the deep Q-network in Nature (Mnih et al. 2015): three convolutions and 512 features."""
-    return _image_policy(observations, actions, ((32, 8, 4), (64, 4, 2), (64, 3, 1)), 512)
+    return _image_policy(observations, actions, ((32, 8, 4), (64, 4, 2), (64, 3, 1)), 512, **options)
 
 
-def a3c_policy(observations: Observations, actions: Actions) -> ActorCritic:
+def a3c_policy(observations: Observations, actions: Actions, **options: Any) -> ActorCritic:
     """The network of A3C (Mnih et al. 2016): two convolutions and 256 features."""
-    return _image_policy(observations, actions, ((16, 8, 4), (32, 4, 2)), 256)
+    return _image_policy(observations, actions, ((16, 8, 4), (32, 4, 2)), 256, **options)
 
 
 POLICIES: dict[str, PolicyFactory] = {
@@ -108,7 +119,11 @@ POLICIES: dict[str, PolicyFactory] = {
 
 
 def _image_policy(
-    observations: Observations, actions: Actions, convolutions: Sequence[tuple[int, int, int]], features: int
+    observations: Observations,
+    actions: Actions,
+    convolutions: Sequence[tuple[int, int, int]],
+    features: int,
+    **options: Any,
 ) -> ActorCritic:
     eyes = Images(observations.shape)
     layers: list[nn.Module] = []
@@ -121,13 +136,14 @@ def _image_policy(
         layers += [nn.Conv2d(channels, planes, kernel, stride), nn.ReLU()]
         channels, height, width = planes, (height - kernel) // stride + 1, (width - kernel) // stride + 1
     layers += [nn.Flatten(), nn.Linear(channels * height * width, features), nn.ReLU()]
-    policy = ActorCritic(eyes, nn.Sequential(*layers), features, actions)
+    policy = ActorCritic(eyes, nn.Sequential(*layers), features, actions, **options)
     return policy.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
 
-def _actor(features: int, actions: Actions) -> tuple[nn.Linear, nn.Parameter | None]:
+def _actor(features: int, actions: Actions, log_std: float) -> tuple[nn.Linear, nn.Parameter | None]:
     """A linear head, and for continuous actions their spread, the same in every state."""
-    return nn.Linear(features, actions.size), None if actions.discrete else nn.Parameter(torch.zeros(actions.size))
+    spread = None if actions.discrete else nn.Parameter(torch.full((actions.size,), float(log_std)))
+    return nn.Linear(features, actions.size), spread
 
 
 def _orthogonal(module: nn.Module, gain: float) -> None:

@@ -13,6 +13,7 @@ class Sides:
         self.observation_space = Box(0, 255, (12, 12, 1), np.uint8)
         self.action_space = Discrete(2)
         self._episode, self._fails_after, self._taken = episode, fails_after, 0
+        self._rng = np.random.default_rng()
 
     def reset(self, seed=None, options=None):
         if seed is not None:

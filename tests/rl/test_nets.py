@@ -3,8 +3,10 @@
 import math
 import os
 import select
+import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -90,6 +92,8 @@ def policy_named(name):
         return OwnNetwork(IMAGES.size, 2), IMAGES, NUMBERS
     if name == "continuous MLP":
         return MlpPolicy(3, 2, discrete=False, actor=(8,), critic=(8,)), ROWS, NUMBERS
+    if name == "ReLU MLP":
+        return MlpPolicy(3, 2, discrete=False, actor=(8,), critic=(8,), activation=nn.ReLU), ROWS, NUMBERS
     if name == "continuous CNN":
         return POLICIES["A3CPolicy"](IMAGES, NUMBERS), IMAGES, NUMBERS
     if name == "several choices MLP":
@@ -158,6 +162,7 @@ def worker_of(policy, environments, settings, seed=0):
         "A3CPolicy",
         "continuous CNN",
         "continuous MLP",
+        "ReLU MLP",
         "several choices CNN",
         "several choices MLP",
         "own",
@@ -266,8 +271,6 @@ def test_one_pass_takes_the_steps_of_rmsprop(dtype):
 
 def engine_of(threads, *, seed=0, source=Sides, envs=2, **settings):
     pytest.importorskip("gymnasium")
-    from functools import partial
-
     from flockstep.rl.environments import InProcess
 
     torch.manual_seed(1)
@@ -417,6 +420,97 @@ def test_what_happens_to_a_worker_is_raised():
     with pytest.raises(NodeFailed, match=r"worker \d of 2 ended with exit code 3"):
         engine.train(since=0, until=10_000, tell=lambda tally: True)
     assert not active_children()
+
+
+class DiesOnce(Sides):
+    """The first of all copies that is stepped is killed, and its worker with it."""
+
+    def __init__(self, mark):
+        super().__init__()
+        self._mark = mark
+
+    def step(self, action):
+        try:
+            os.close(os.open(self._mark, os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            return super().step(action)
+        return os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("threads", [2, 3])
+def test_others_take_the_part_of_a_worker_that_is_killed(threads, tmp_path, caplog):
+    policy, engine = engine_of(threads, source=partial(DiesOnce, tmp_path / "mark"), envs=3)
+    before, tallies = vector(policy), []
+    reached = engine.train(since=0, until=205, tell=lambda tally: bool(tallies.append(tally)) or True)
+    # Updates are of 15 steps: 14 of them are needed, and whoever was at one then has ended it.
+    assert 210 <= reached <= 210 + 15 * (threads - 2)
+    assert tallies[-1].timesteps == reached
+    dead = engine.updates.index(0)
+    assert [record.getMessage() for record in caplog.records] == [
+        f"worker {dead} of {threads} was killed by SIGKILL; the others go on"
+    ]
+    assert vector(policy).isfinite().all()
+    assert not torch.equal(vector(policy), before)
+    # They are there for further orders, and nobody is mourned twice.
+    assert engine.train(since=0, until=100, tell=lambda tally: True) >= 100
+    assert engine.updates[dead] == 0
+    assert len(caplog.records) == 1
+    engine.close()
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_killed_while_it_trains_and_then_the_last_one(caplog):
+    from multiprocessing import active_children
+
+    policy, engine = engine_of(2)
+    killed = []
+
+    def kill_one_after_the_other(tally):
+        # The second one when it is known that the first is gone.
+        if len(killed) == len(caplog.records):
+            killed.append(min(active_children(), key=lambda child: child.name))
+            os.kill(killed[-1].pid, signal.SIGKILL)
+        return True
+
+    with pytest.raises(NodeFailed, match="worker 1 of 2 was killed by SIGKILL") as caught:
+        engine.train(since=0, until=10**9, tell=kill_one_after_the_other)
+    assert caught.value.rank == 1
+    assert [record.getMessage() for record in caplog.records] == [
+        "worker 0 of 2 was killed by SIGKILL; the others go on"
+    ]
+    assert vector(policy).isfinite().all()
+    assert not active_children()
+    # New ones are started when they are next needed.
+    assert engine.train(since=0, until=100, tell=lambda tally: True) >= 100
+    engine.close()
+
+
+UNGUARDED = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from sides import Glance, Sides
+from flockstep.rl import HSA2C
+
+HSA2C(Glance(), Sides, threads=2, envs_per_thread=2, seed=0).learn(100)
+"""
+
+
+@pytest.mark.slow
+def test_a_script_without_a_guard_is_told_what_to_do(tmp_path):
+    script = tmp_path / "unguarded.py"
+    script.write_text(UNGUARDED)
+    done = subprocess.run(
+        [sys.executable, str(script), str(Path(__file__).parent)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    # Of this process alone, and of nothing that went before.
+    assert done.stderr.count("Traceback") == 1
+    assert done.stderr.strip().splitlines()[-2:] == [
+        "flockstep.errors.NodeFailed: NodeFailed: worker 0 of 2 imports the script that started it, which starts "
+        "everything again as it is imported",
+        '  put what the script does under if __name__ == "__main__":',
+    ]
 
 
 @pytest.mark.slow

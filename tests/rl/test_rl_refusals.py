@@ -29,7 +29,17 @@ gymnasium = pytest.importorskip("gymnasium", reason="needs gymnasium")
         ({"policy": "Mlp"}, "HSA2C.policy must be one of 'MlpPolicy'"),
         ({"policy": "CnnPolicy"}, "HSA2C.policy must be MlpPolicy for observations of shape"),
         ({"env": "CartPol-v1"}, "HSA2C.env must be an environment that gymnasium knows"),
-        ({"policy_kwargs": {"width": 3}}, "HSA2C.policy_kwargs of an MlpPolicy may have net_arch, shared, got width"),
+        (
+            {"policy_kwargs": {"width": 3}},
+            "HSA2C.policy_kwargs of MlpPolicy may have net_arch, shared, activation_fn, ortho_init, log_std_init, "
+            "got width",
+        ),
+        ({"policy_kwargs": {"activation_fn": torch.nn.Linear}}, "activation_fn must be an activation of torch.nn"),
+        ({"policy_kwargs": {"activation_fn": torch.nn.GLU}}, "activation_fn must be an activation of torch.nn"),
+        ({"policy_kwargs": {"activation_fn": torch.nn.MultiheadAttention}}, "such as torch.nn.ReLU, got <class "),
+        ({"policy_kwargs": {"activation_fn": torch.relu}}, "such as torch.nn.ReLU, got <built-in"),
+        ({"policy_kwargs": {"activation_fn": type("ReLU", (torch.nn.Module,), {})}}, "must be an activation of torch"),
+        ({"policy_kwargs": {"log_std_init": float("nan")}}, "HSA2C.policy_kwargs.log_std_init must be finite"),
         ({"policy_kwargs": {"net_arch": [0]}}, "MlpPolicy.actor must be at least 1, got 0"),
         ({"policy_kwargs": {"net_arch": {"pi": [4], "q": [4]}}}, "must have pi and vf"),
         ({"policy": torch.nn.Linear(4, 2), "policy_kwargs": {"net_arch": [4]}}, "not with a module of your own"),
@@ -50,6 +60,8 @@ def test_values(arguments, message):
         ({"env": 3}, "HSA2C.env must be a gymnasium id or a function"),
         ({"env": lambda: 3}, "must be a gymnasium environment"),
         ({"policy_kwargs": {"net_arch": "64"}}, "must list the widths"),
+        ({"policy_kwargs": {"ortho_init": 1}}, "HSA2C.policy_kwargs.ortho_init must be True or False, got 1"),
+        ({"policy_kwargs": {"log_std_init": "0"}}, "HSA2C.policy_kwargs.log_std_init must be a number"),
     ],
 )
 def test_types(arguments, message):

@@ -177,6 +177,8 @@ def test_who_cannot_normalize_says_so(far):
         HSA2C("A3CPolicy", "ALE/Pong-v5", normalize_observations=True)
     with pytest.raises(ValueError, match=r"HSA2C\.normalize_rewards is for MlpPolicy, got Linear"):
         HSA2C(torch.nn.Linear(3, 2), far, normalize_rewards=True)
+    with pytest.raises(ValueError, match=r"HSA2C\.normalize_rewards is for compiled policies, which activations other"):
+        HSA2C("MlpPolicy", "Pendulum-v1", policy_kwargs={"activation_fn": torch.nn.ReLU}, normalize_rewards=True)
     policy = MlpPolicy(3, 1, discrete=False, normalize_observations=True)
     with pytest.raises(ValueError, match="must not normalize"):
         ActorCritic(env="Pendulum-v1", policy=policy)

@@ -14,9 +14,16 @@ from typing import Any
 # By torch, whose tensors then travel as handles to shared memory.
 import torch.multiprocessing as mp
 
+_UNGUARDED = 113
+"""The exit code of a child whose script starts children as soon as it is imported."""
+
 
 def context() -> Any:
     """How children are started: forked from a server that has imported torch once, where there is such a thing."""
+    # A child imports the script that started it, and must not start it all again. It cannot say so yet, and its
+    # traceback would hide what its parent says. Python has no public name for this moment, but an error of its own.
+    if getattr(mp.current_process(), "_inheriting", False):
+        os._exit(_UNGUARDED)
     if sys.platform == "win32":
         return mp.get_context("spawn")
     forking = mp.get_context("forkserver")
@@ -43,6 +50,18 @@ def end(processes: Sequence[Any], lines: Sequence[Connection]) -> None:
         process.close()
     for line in lines:
         line.close()
+
+
+def ending(process: Any, patience: float) -> str:
+    """How a child ended that is gone, or is going: ``was killed by SIGKILL``."""
+    process.join(patience)
+    code = process.exitcode
+    if code == _UNGUARDED:
+        return (
+            "imports the script that started it, which starts everything again as it is imported\n"
+            '  put what the script does under if __name__ == "__main__":'
+        )
+    return f"was killed by {signal.Signals(-code).name}" if code and code < 0 else f"ended with exit code {code}"
 
 
 def _die_with_parent() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -143,10 +142,7 @@ class ProcessCrew:
 
     def _bury(self, number: int) -> None:
         self._busy.discard(number)
-        process = self._processes[number]
-        process.join(self._timeout)
-        code = process.exitcode
-        how = f"was killed by {signal.Signals(-code).name}" if code and code < 0 else f"ended with exit code {code}"
+        how = children.ending(self._processes[number], self._timeout)
         self._lost.setdefault(number, failed(self._rank, number, how))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import sys
 import tempfile
 import time
@@ -111,11 +110,7 @@ class _Children:
             self._errors[rank] = thing
 
     def _death(self, rank: int) -> NodeDied:
-        process = self._processes[rank]
-        process.join(5.0)
-        code = process.exitcode
-        how = f"was killed by {signal.Signals(-code).name}" if code and code < 0 else f"ended with exit code {code}"
-        return NodeDied(f"node {rank} {how}", rank=rank)
+        return NodeDied(f"node {rank} {children.ending(self._processes[rank], 5.0)}", rank=rank)
 
     def end(self) -> None:
         """Leave nobody behind."""

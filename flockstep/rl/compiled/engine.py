@@ -54,22 +54,14 @@ class CompiledEngine:
         self.squares = apart(self.plan.size, np.float32, 1)
         # Resumed training must not meet the same episodes again.
         self._rng = np.random.default_rng([seed, begin_at, settings.threads])
-        self._workers = [
-            Worker(
-                self.plan,
-                settings,
-                env if isinstance(env, str) else env(),
-                inputs=policy.inputs,
-                dims=1 if actions.discrete else actions.size,
-                rng=np.random.default_rng([seed, begin_at, number]),
-                number=number,
-            )
-            for number in range(settings.threads)
-        ]
+        self._env, self._seeds = env, (seed, begin_at)
+        self._workers: list[Worker] = []
 
     def train(self, *, since: int, until: int, tell: Tell) -> int:
         """See ``Engine``."""
         self._share()
+        # Only now: whoever predicts alone needs no environments.
+        self._workers = self._workers or [self._new_worker(number) for number in range(self._settings.threads)]
         work = _Work(self._settings, since, until)
         if len(self._workers) == 1:
             self._alone(work, tell)
@@ -102,6 +94,18 @@ class CompiledEngine:
         """Close environments."""
         for worker in self._workers:
             worker.close()
+        self._workers = []
+
+    def _new_worker(self, number: int) -> Worker:
+        return Worker(
+            self.plan,
+            self._settings,
+            self._env if isinstance(self._env, str) else self._env(),
+            inputs=self._policy.inputs,
+            dims=1 if self._actions.discrete else self._actions.size,
+            rng=np.random.default_rng([*self._seeds, number]),
+            number=number,
+        )
 
     def _alone(self, work: _Work, tell: Tell) -> None:
         """In this thread, so that one seed has one outcome, whatever ``tell`` decides."""

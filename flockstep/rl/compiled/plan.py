@@ -54,6 +54,10 @@ class Plan:
     @classmethod
     def of(cls, policy: MlpPolicy) -> Plan:
         """Lay out a policy."""
+        if policy.activation is not nn.Tanh:
+            raise ValueError(
+                f"of policies for rows of numbers those with Tanh are compiled, got {policy.activation.__name__}"
+            )
         rows: list[list[int]] = []
         parameters, columns = 0, _aligned(policy.inputs)
         start = joint = 0

@@ -1,24 +1,31 @@
-"""Workers in processes of their own, which end with this one."""
+"""Workers in processes of their own, which end with this one.
+
+One that is killed leaves the others to go on: it held no lock. If it was just writing, the vector has its update in
+part, the first coordinates new and the rest old; lock-free readers see such vectors all the time, and every number in
+it is sound, for one is never half written.
+"""
 
 from __future__ import annotations
 
-import signal
+import logging
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
 import cloudpickle
 import torch
 
-from flockstep.backends.real.children import begin_as_child, context, end
+from flockstep.backends.real.children import begin_as_child, context, end, ending
 from flockstep.backends.real.interrupts import interrupted_later
 from flockstep.errors import NodeFailed
 from flockstep.rl.nets.shared import Shared
 from flockstep.rl.nets.totals import Totals
 from flockstep.rl.nets.worker import Worker
 
+_log = logging.getLogger("flockstep")
 MadeOf = tuple[Any, ...]
 """Policy, device, a function that makes environments, settings, seed."""
 _TELL_EVERY = 1.0
@@ -34,6 +41,7 @@ class Processes:
         self._shared = shared
         self._processes: list[Any] = []
         self._lines: list[Connection] = []
+        self._dead: set[int] = set()
         # By value, so that modules and functions of a notebook travel too. Only to our own children.
         payload = cloudpickle.dumps(made_of)
         forking = context()
@@ -43,25 +51,27 @@ class Processes:
                     self._start(forking, number, payload)
             # All begin together, or one might be done before another is there.
             for number in range(len(shared.steps)):
-                self._hear(number)
+                if self._told(number) is None:
+                    raise self._death(number)
         except BaseException:
             self.close()
             raise
 
     def train(self, since: int, until: int, hear: Callable[[Totals], bool]) -> None:
-        """Let all train; ``hear`` gets what each tells, and ends it by False. Raises what a worker raised."""
+        """Let all train; ``hear`` gets what each tells, and ends it by False. Raises what a worker raised.
+
+        Of workers that are killed, the others take the part; when none is left, that is raised.
+        """
         self._shared.stop.zero_()
-        busy = set(range(len(self._processes)))
+        busy = set(range(len(self._processes))) - self._dead
         try:
             with interrupted_later():
-                for number in busy:
+                for number in sorted(busy):
                     self._order(number, (since, until))
             while busy:
                 for number in self._ready(busy, None):
-                    totals = self._hear(number)
-                    if totals.last:
-                        busy.discard(number)
-                    if not hear(totals):
+                    totals = self._hear(number, busy)
+                    if totals is not None and not hear(totals):
                         self._shared.stop.fill_(1)
         except NodeFailed:
             self.close()
@@ -74,7 +84,7 @@ class Processes:
         """End the processes."""
         with interrupted_later():
             end(self._processes, self._lines)
-            self._processes, self._lines = [], []
+            self._processes, self._lines, self._dead = [], [], set()
 
     def _start(self, context: Any, number: int, payload: bytes) -> None:
         ours, theirs = context.Pipe()
@@ -88,26 +98,43 @@ class Processes:
         self._processes.append(process)
 
     def _order(self, number: int, order: tuple[int, int]) -> None:
-        try:
+        # Of one that is dead its line will say so.
+        with suppress(OSError):
             self._lines[number].send(order)
-        except OSError as error:
-            raise self._failure(number, self._end_of(number)) from error
 
     def _ready(self, busy: set[int], timeout: float | None) -> list[int]:
         ready = wait([self._lines[number] for number in busy], timeout)
         return [number for number in sorted(busy) if self._lines[number] in ready]
 
-    def _hear(self, number: int) -> Totals:
+    def _hear(self, number: int, busy: set[int]) -> Totals | None:
+        """What a worker tells; it is no longer busy if that was its last word, or if it died."""
+        totals = self._told(number)
+        if totals is None:
+            self._bury(number)
+        if totals is None or totals.last:
+            busy.discard(number)
+        return totals
+
+    def _told(self, number: int) -> Totals | None:
+        """What a worker tells; None if it died instead. Raises what it raised."""
         try:
             told = self._lines[number].recv()
-        except (EOFError, OSError) as error:
-            raise self._failure(number, self._end_of(number)) from error
+        except (EOFError, OSError):
+            return None
         if isinstance(told, Totals):
             return told
         what, at = told
         failure = self._failure(number, f"raised {what}")
         failure.add_note(at)
         raise failure
+
+    def _bury(self, number: int) -> None:
+        """Go on without a worker, if others are left."""
+        self._dead.add(number)
+        death = self._death(number)
+        if len(self._dead) == len(self._processes):
+            raise death
+        _log.warning("%s; the others go on", death.message)
 
     def _stop(self, busy: set[int]) -> None:
         """Let every worker end the update it is at; whoever cannot is ended, and so are all."""
@@ -118,7 +145,8 @@ class Processes:
                 ready = self._ready(busy, max(0.0, deadline - time.monotonic()))
                 if not ready:
                     break
-                busy -= {number for number in ready if self._hear(number).last}
+                for number in ready:
+                    self._hear(number, busy)
         except BaseException:
             # A worker failed, or Ctrl-C once more.
             self.close()
@@ -126,11 +154,8 @@ class Processes:
         if busy:
             self.close()
 
-    def _end_of(self, number: int) -> str:
-        process = self._processes[number]
-        process.join(_GRACE)
-        code = process.exitcode
-        return f"was killed by {signal.Signals(-code).name}" if code and code < 0 else f"ended with exit code {code}"
+    def _death(self, number: int) -> NodeFailed:
+        return self._failure(number, ending(self._processes[number], _GRACE))
 
     def _failure(self, number: int, what: str) -> NodeFailed:
         return NodeFailed(f"worker {number} of {len(self._processes)} {what}", rank=number)

@@ -55,6 +55,19 @@ def test_a_node_that_dies_is_named(how, fate):
         fs.launch(Fall(how), PROBLEM, nodes=3, steps=10)
 
 
+def test_a_script_without_a_guard_is_told_what_to_do(tmp_path):
+    script = tmp_path / "unguarded.py"
+    script.write_text(
+        "import flockstep as fs\n"
+        "from flockstep.workloads.convex import Quadratics\n"
+        "fs.launch(fs.LocalSGD(period=2), Quadratics(dim=5), nodes=2, steps=6)\n"
+    )
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.count("Traceback") == 1
+    assert 'put what the script does under if __name__ == "__main__":' in done.stderr.strip().splitlines()[-1]
+
+
 def test_functions_of_a_notebook_travel():
     learning_rate = 0.05
     trace = fs.launch(
