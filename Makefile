@@ -52,6 +52,7 @@ bench: .venv/ready  ## every benchmark, quickly
 	$(BIN)/python -m benchmarks.a2c --quick
 	$(BIN)/python -m benchmarks.a2c.nodes --quick
 	$(BIN)/python -m benchmarks.a2c.pong --quick
+	$(BIN)/python -m benchmarks.a2c.control --quick
 
 clean:  ## forget the virtual environment and caches
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache
