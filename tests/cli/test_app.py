@@ -64,7 +64,7 @@ def test_an_unknown_command_is_refused():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "command", [[str(Path(sys.executable).with_name("flockstep"))], [sys.executable, "-m", "flockstep.cli"]]
+    "command", [[str(Path(sys.executable).with_name("flockstep"))], [sys.executable, "-m", "flockstep"]]
 )
 def test_from_a_shell(command, tmp_path):
     arguments = ["simulate", "LocalSGD(period=2)", "--nodes", "2", "--steps", "4"]
@@ -73,3 +73,15 @@ def test_from_a_shell(command, tmp_path):
     picture = Path("flockstep-out") / "simulate.png"
     assert f"Picture: {picture}" in told.stdout
     assert (tmp_path / picture).exists()
+
+
+@pytest.mark.slow
+def test_importing_us_leaves_torchs_compiler_alone():
+    # It takes as long as half of torch.
+    told = subprocess.run(
+        [sys.executable, "-c", "import sys, flockstep; print('torch._dynamo' in sys.modules)"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert told.stdout.strip() == "False", told.stderr

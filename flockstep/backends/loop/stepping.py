@@ -13,7 +13,6 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
-import torch._dynamo
 from torch import Tensor
 from torch.amp import GradScaler
 
@@ -51,7 +50,7 @@ class Stepping:
     def hooked(self) -> Iterator[None]:
         """Inside, every step of the optimizers is (part of) a step of the strategy."""
         # Whoever compiles an optimizer's step compiles what is around it, and not this.
-        aside: Any = torch._dynamo.disable
+        aside: Any = torch.compiler.disable
         with ExitStack() as stack:
             stack.enter_context(refused(self._optimizers, self._node.flat.parameters))
             for which, optimizer in enumerate(self._optimizers):
