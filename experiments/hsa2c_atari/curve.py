@@ -21,18 +21,19 @@ class Curve:
     def __init__(self, name: str, folder: Path | None, before: Sequence[Mapping[str, Any]] = ()) -> None:
         self._name, self._folder, self.rows = name, folder, [dict(row) for row in before]
 
-    def add(self, row: Row) -> dict[str, Any] | None:
-        """Keep a row, unless the last one is too near; gives what was kept."""
-        if self.rows and row.seconds - float(self.rows[-1]["seconds"]) < _EVERY:
+    def add(self, row: Row, *, since: float = 0.0) -> dict[str, Any] | None:
+        """Keep a row, unless the last one is too near; gives what was kept. ``since`` are seconds of earlier legs."""
+        seconds = since + row.seconds
+        if self.rows and seconds - float(self.rows[-1]["seconds"]) < _EVERY:
             return None
         kept = {
-            "seconds": round(row.seconds, 1),
+            "seconds": round(seconds, 1),
             "steps": row.timesteps,
             "games": row.episodes,
             "mean score": "" if math.isnan(row.mean_return) else round(row.mean_return, 2),
             "steps/s": round(row.steps_per_second),
-            "entropy": round(row.entropy, 4),
-            "value loss": round(row.value_loss, 5),
+            "entropy": "" if math.isnan(row.entropy) else round(row.entropy, 4),
+            "value loss": "" if math.isnan(row.value_loss) else round(row.value_loss, 5),
             "learning rate": float(f"{row.learning_rate:.3g}"),
         }
         self.rows.append(kept)
@@ -69,7 +70,7 @@ def draw(folder: Path, game: str) -> Path | None:
         panel.grid(alpha=0.3)
     panels[0].set_ylabel("score, mean of the last 100 games")
     panels[0].legend(loc="upper left", fontsize=8)
-    figure.suptitle(f"HSA2C on {game}: workers without a lock, actions drawn at random as in training")
+    figure.suptitle(f"HSA2C on {game}, actions drawn at random as in training")
     path = folder / f"{game}.png"
     figure.savefig(path, dpi=130)
     return path
@@ -78,5 +79,6 @@ def draw(folder: Path, game: str) -> Path | None:
 def _told(run: str) -> str:
     """``8x16_cuda_0`` in words."""
     shape, device, seed = run.split("_")
-    workers, envs = shape.split("x")
-    return f"{workers} workers of {envs} games, {'GPU' if device == 'cuda' else device.upper()}, seed {seed}"
+    workers, _, envs = shape.partition("x")
+    who = f"{workers} workers of {envs} games" if envs else "stable-baselines3"
+    return f"{who}, {'GPU' if device == 'cuda' else device.upper()}, seed {seed}"
