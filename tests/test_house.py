@@ -56,8 +56,8 @@ MAY_IMPORT = {
     "backends.loop": ROOTS | {"node", "guard", "strategy", "budget", "timeline", "trace", "parts", "backends.loop"},
     "backends.sim": RUN | {"backends.sim"},
     "backends.real": RUN | {"backends.real", "live.journal"},
-    "join": None,
-    "train": None,
+    "joining": None,
+    "training": None,
     "testing": ROOTS | {"node", "strategy", "flock", "trace", "parts", "workloads", "backends.sim", "testing"},
     # What is tried there is a user's loop.
     "testing.loops": None,

@@ -5,11 +5,10 @@ from __future__ import annotations
 import platform
 from typing import Annotated
 
-import torch
 import typer
 
 import flockstep
-from flockstep.cli import a2c, compare, demo, doctor, keys, lda, run, simulate, watch
+from flockstep.cli.commands import HELP_NAMES, Commands
 
 _HELP = """
 Train in a flock, not in lockstep: PyTorch training on machines that are far
@@ -48,23 +47,18 @@ app = typer.Typer(
     rich_markup_mode="rich",
     # With --debug a user wants the traceback as Python writes it, to read or to paste.
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings=HELP_NAMES,
+    cls=Commands,
 )
-app.command("demo", help=demo.HELP)(demo.demo)
-app.command("simulate", help=simulate.HELP)(simulate.simulate)
-app.command("compare", help=compare.HELP)(compare.compare)
-# Whatever follows the script's name belongs to the script.
-app.command("run", help=run.HELP, context_settings={"allow_interspersed_args": False})(run.run)
-app.command("watch", help=watch.HELP)(watch.watch)
-app.command("doctor", help=doctor.HELP)(doctor.doctor)
-app.add_typer(keys.app, name="keys")
-app.add_typer(lda.app, name="lda")
-app.command("a2c", help=a2c.HELP)(a2c.a2c)
 
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"flockstep {flockstep.__version__} (torch {torch.__version__}, Python {platform.python_version()})")
+        from importlib.metadata import version as version_of
+
+        typer.echo(
+            f"flockstep {flockstep.__version__} (torch {version_of('torch')}, Python {platform.python_version()})"
+        )
         raise typer.Exit
 
 

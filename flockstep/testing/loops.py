@@ -15,7 +15,7 @@ from torch import Tensor
 from flockstep.backends.sim.compute import Compute
 from flockstep.backends.sim.network import Network
 from flockstep.backends.sim.simulate import simulate
-from flockstep.join import join, rank
+from flockstep.joining import join, rank
 from flockstep.strategy import Strategy, describe, is_one_sided
 from flockstep.testing.parts import LawBroken
 from flockstep.testing.zoo import SITUATIONS, Situation

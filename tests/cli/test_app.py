@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 import flockstep
-from flockstep.cli import app
+from flockstep.cli import app, commands
 
 
 def helped(*arguments):
@@ -75,13 +75,30 @@ def test_from_a_shell(command, tmp_path):
     assert (tmp_path / picture).exists()
 
 
-@pytest.mark.slow
-def test_importing_us_leaves_torchs_compiler_alone():
-    # It takes as long as half of torch.
-    told = subprocess.run(
-        [sys.executable, "-c", "import sys, flockstep; print('torch._dynamo' in sys.modules)"],
-        capture_output=True,
-        text=True,
-        timeout=120,
+@pytest.mark.parametrize("name", commands._LINES)
+def test_the_line_of_a_command_is_the_first_of_its_help(name):
+    told = commands.command(name)
+    assert told.help.splitlines()[0] == commands._LINES[name]
+    assert told.name == name
+
+
+def test_every_file_of_a_command_is_listed():
+    folder = Path(commands.__file__).parent
+    files = {path.stem for path in folder.glob("*.py") if "\nHELP = " in path.read_text()}
+    assert files == set(commands._LINES)
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], [], ["demmo"]])
+def test_help_and_versions_import_no_torch(arguments):
+    # Seconds, for somebody who wants to look something up.
+    script = "import sys\nfrom flockstep.cli import app\ntry:\n    app()\nfinally:\n    print('torch' in sys.modules)"
+    told = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True, timeout=120)
+    assert told.stdout.splitlines()[-1] == "False", told.stderr
+
+
+def test_everything_public_is_imported_when_it_is_asked_for():
+    script = (
+        "import sys, flockstep as fs\nprint('torch' in sys.modules)\nfs.join\nprint('torch._dynamo' in sys.modules)"
     )
-    assert told.stdout.strip() == "False", told.stderr
+    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    assert told.stdout.split() == ["False", "False"], told.stderr

@@ -5,7 +5,11 @@ The first optimizer makes torch import its compiler; a vector of one number star
 
 import torch
 
-import flockstep.backends.real.spawn  # noqa: F401
+import flockstep
+import flockstep.backends.real.spawn
+
+for _name in flockstep.__all__:
+    getattr(flockstep, _name)
 
 _number = torch.zeros(1)
 _number.grad = torch.zeros(1)
