@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 from benchmarks.a2c.course import WINDOW, Course, Outcome
 from flockstep.rl import HSA2C, Row
 
 
-def train(course: Course, *, threads: int, seed: int, seconds: float, steps: int | None = None) -> Outcome:
+def train(
+    course: Course, *, threads: int, seed: int, seconds: float, steps: int | None = None, **settings: Any
+) -> Outcome:
     """Until the threshold or for so long; with ``steps``, so many and whatever the return."""
-    model = HSA2C("MlpPolicy", course.env, threads=threads, seed=seed)
+    model = HSA2C("MlpPolicy", course.env, threads=threads, seed=seed, **settings)
     # What a first call sets up is no part of learning.
     model.evaluate(1)
     solved, mean = False, float("nan")

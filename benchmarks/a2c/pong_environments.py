@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 from numpy.typing import NDArray
-from stable_baselines3.common.vec_env import VecEnv
 
+from benchmarks.a2c.one_call import OneCall
 from flockstep.rl.atari import atari
 
 _SCREENS, _ACTIONS = Box(0, 255, (4, 84, 84), np.uint8), Discrete(6)
@@ -43,7 +42,7 @@ class Single(gymnasium.Env[NDArray[Any], Any]):
         self._game.close()
 
 
-class Batch(VecEnv):
+class Batch(OneCall):
     """All games in one call, the emulator on two threads: more than stable-baselines3 brings itself."""
 
     def __init__(self, envs: int) -> None:
@@ -51,19 +50,14 @@ class Batch(VecEnv):
 
         super().__init__(envs, _SCREENS, _ACTIONS)
         self._pool = AtariVectorEnv("pong", envs, num_threads=2, autoreset_mode="SameStep", reward_clipping=True)
-        self._actions = np.zeros(envs, np.int64)
 
     def reset(self) -> Any:
         """Begin all games."""
         return self._pool.reset(seed=0)[0]
 
-    def step_async(self, actions: NDArray[Any]) -> None:
-        """Remember what to do."""
-        self._actions = actions.astype(np.int64)
-
     def step_wait(self) -> Any:
         """Do it."""
-        seen, rewards, terminated, truncated, told = self._pool.step(self._actions)
+        seen, rewards, terminated, truncated, told = self._pool.step(self.actions)
         done = terminated | truncated
         infos: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
         for i in np.flatnonzero(done):
@@ -73,18 +67,3 @@ class Batch(VecEnv):
     def close(self) -> None:
         """End the games."""
         self._pool.close()
-
-    def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
-        """Nothing but whether it can be drawn."""
-        return [None] * self.num_envs
-
-    def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
-        """There is nothing to set."""
-
-    def env_method(self, method_name: str, *args: Any, indices: Any = None, **kwargs: Any) -> list[Any]:
-        """There is nothing to call."""
-        return []
-
-    def env_is_wrapped(self, wrapper_class: Any, indices: Any = None) -> Sequence[bool]:  # type: ignore[override]
-        """Nothing is."""
-        return [False] * self.num_envs

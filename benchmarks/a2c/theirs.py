@@ -12,7 +12,16 @@ ENVS = 8
 RATE = 7e-4
 
 
-def train(course: Course, *, seed: int, seconds: float, steps: int | None = None) -> Outcome:
+def train(
+    course: Course,
+    *,
+    seed: int,
+    seconds: float,
+    steps: int | None = None,
+    normalize: bool = False,
+    learning_rate: float = RATE,
+    **settings: Any,
+) -> Outcome:
     """Until the threshold or for so long; with ``steps``, so many and whatever the return.
 
     Environments in this process, which for cheap ones is faster than processes; RMSprop in TensorFlow's form, and the
@@ -25,6 +34,7 @@ def train(course: Course, *, seed: int, seconds: float, steps: int | None = None
         from stable_baselines3.common.callbacks import BaseCallback
         from stable_baselines3.common.env_util import make_vec_env
         from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
+        from stable_baselines3.common.vec_env import VecNormalize
 
         class Watch(BaseCallback):
             """Ends the training at the threshold."""
@@ -37,13 +47,15 @@ def train(course: Course, *, seed: int, seconds: float, steps: int | None = None
             def _on_rollout_end(self) -> None:
                 self.solved = steps is None and full(self.model) and mean(self.model) >= course.threshold
 
+        games: Any = make_vec_env(course.env, n_envs=ENVS, seed=seed)
         model = A2C(
             "MlpPolicy",
-            make_vec_env(course.env, n_envs=ENVS, seed=seed),
-            learning_rate=lambda remaining: RATE * remaining,
+            VecNormalize(games, gamma=settings["gamma"]) if normalize else games,
+            learning_rate=lambda remaining: learning_rate * remaining,
             policy_kwargs={"optimizer_class": RMSpropTFLike, "optimizer_kwargs": {"alpha": 0.99, "eps": 1e-5}},
             seed=seed,
             device="cpu",
+            **settings,
         )
         watch = Watch()
         began = time.perf_counter()

@@ -9,6 +9,7 @@ DISABLED     when they are told to
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ class Vector:
         modes = needed("gymnasium").vector.AutoresetMode
         # Whoever does not say is taken for the usual kind, as gymnasium's own wrappers do.
         mode = modes(env.metadata.get("autoreset_mode", modes.NEXT_STEP))
-        self._step = {modes.NEXT_STEP: self._next_step, modes.SAME_STEP: self._same_step}.get(mode, self._told_to)
+        self._begun = {modes.NEXT_STEP: self._next_step, modes.SAME_STEP: self._same_step}.get(mode, self._told_to)
         self._ended = np.zeros(self.count, bool)
 
     def reset(self, seed: int | None = None) -> NDArray[Any]:
@@ -39,54 +40,34 @@ class Vector:
     def step(self, drawn: NDArray[Any]) -> Step:
         """One step of all."""
         seen, rewards, terminated, truncated, told = self._env.step(self.actions.decode(drawn))
-        terminated, truncated = np.array(terminated, bool), np.array(truncated, bool)
-        return self._step(self._rows(seen), np.array(rewards, np.float64), terminated, truncated, told)
+        rows, ends = self._rows(seen), (np.array(terminated, bool), np.array(truncated, bool))
+        step = Step(rows, np.array(rewards, np.float64), *ends, rows, np.ones(self.count, bool))
+        return self._begun(step, told)
 
     def close(self) -> None:
         """Close all."""
         self._env.close()
 
-    def _next_step(
-        self,
-        rows: NDArray[Any],
-        rewards: NDArray[Any],
-        terminated: NDArray[Any],
-        truncated: NDArray[Any],
-        told: dict[str, Any],
-    ) -> Step:
-        counts, self._ended = ~self._ended, terminated | truncated
-        return Step(rows, rewards, terminated, truncated, rows, counts)
+    def _next_step(self, step: Step, told: dict[str, Any]) -> Step:
+        counts, self._ended = ~self._ended, step.terminated | step.truncated
+        return replace(step, counts=counts)
 
-    def _same_step(
-        self,
-        rows: NDArray[Any],
-        rewards: NDArray[Any],
-        terminated: NDArray[Any],
-        truncated: NDArray[Any],
-        told: dict[str, Any],
-    ) -> Step:
-        finals = rows
-        if (ended := terminated | truncated).any():
-            if "final_obs" not in told:
-                raise ValueError("HSA2C.env begins episodes anew in the same step, and does not tell final_obs")
-            finals = rows.copy()
-            for i in np.flatnonzero(ended):
-                finals[i] = self.observations.encode(told["final_obs"][i])[0]
-        return Step(rows, rewards, terminated, truncated, finals, np.ones(self.count, bool))
+    def _same_step(self, step: Step, told: dict[str, Any]) -> Step:
+        if not (ended := step.terminated | step.truncated).any():
+            return step
+        if "final_obs" not in told:
+            raise ValueError("HSA2C.env begins episodes anew in the same step, and does not tell final_obs")
+        finals = step.observations.copy()
+        for i in np.flatnonzero(ended):
+            finals[i] = self.observations.encode(told["final_obs"][i])[0]
+        return replace(step, finals=finals)
 
-    def _told_to(
-        self,
-        rows: NDArray[Any],
-        rewards: NDArray[Any],
-        terminated: NDArray[Any],
-        truncated: NDArray[Any],
-        told: dict[str, Any],
-    ) -> Step:
-        seen = rows
-        if (ended := terminated | truncated).any():
-            begun = self._rows(self._env.reset(options={"reset_mask": ended})[0])
-            seen = np.where(ended.reshape(-1, *[1] * (rows.ndim - 1)), begun, rows)
-        return Step(seen, rewards, terminated, truncated, rows, np.ones(self.count, bool))
+    def _told_to(self, step: Step, told: dict[str, Any]) -> Step:
+        if not (ended := step.terminated | step.truncated).any():
+            return step
+        begun = self._rows(self._env.reset(options={"reset_mask": ended})[0])
+        shape = (-1, *[1] * (begun.ndim - 1))
+        return replace(step, observations=np.where(ended.reshape(shape), begun, step.finals))
 
     def _rows(self, observations: Any) -> NDArray[Any]:
         """A copy: they may be written over in the next step, and a policy still learns from them."""

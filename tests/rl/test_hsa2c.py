@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
+from sides import Mine
 
 from flockstep.errors import Diverged
 from flockstep.rl import HSA2C, Constant, Linear
@@ -240,15 +241,6 @@ def test_it_learns_to_balance_a_pole(threads):
     model = HSA2C("MlpPolicy", "CartPole-v1", threads=threads, seed=1).learn(1_000_000, callback)
     assert solved
     assert model.evaluate(20, seed=0).mean > 100
-
-
-class Mine(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.choose, self.judge = torch.nn.Linear(4, 2), torch.nn.Linear(4, 1)
-
-    def forward(self, seen):
-        return self.choose(seen), self.judge(seen).squeeze(-1)
 
 
 def test_a_module_of_ones_own(tmp_path):

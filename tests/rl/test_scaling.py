@@ -8,6 +8,8 @@ import torch
 
 pytest.importorskip("gymnasium", reason="needs pip install 'flockstep[rl]'")
 
+import gymnasium
+
 from flockstep.rl.compiled.plan import Plan
 from flockstep.rl.compiled.worker import Worker
 from flockstep.rl.environments import InProcess
@@ -158,6 +160,16 @@ def test_the_compiled_environments_are_normalized_as_those_of_python(far):
     assert total[0].abs() <= count
     same = model.evaluate(3, seed=4)
     assert same.returns == model.evaluate(3, seed=4).returns
+    model.close()
+
+
+def test_a_step_that_only_begins_an_episode_brings_no_reward():
+    def two():
+        return gymnasium.make_vec("Pendulum-v1", num_envs=2)
+
+    model = HSA2C("MlpPolicy", two, **BOTH, n_steps=5, seed=0).learn(2 * 405)
+    # Episodes of 200 steps: two of each copy's 405 steps only began the next.
+    assert model.policy.rewarded[0].item() == pytest.approx(2 * 403)
     model.close()
 
 

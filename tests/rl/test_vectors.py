@@ -13,6 +13,7 @@ from gymnasium.spaces import MultiBinary, MultiDiscrete
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
 from patterns import Patterns
+from sides import Mine
 
 from flockstep.errors import NodeFailed
 from flockstep.rl import HSA2C
@@ -212,15 +213,6 @@ def test_every_copy_plays_as_many_episodes(mode, episodes):
             seen, _ = env.reset()
     assert sorted(zip(found.returns, found.lengths, strict=True)) == sorted(by_copy)
     model.close()
-
-
-class Mine(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.choose, self.judge = torch.nn.Linear(4, 2), torch.nn.Linear(4, 1)
-
-    def forward(self, seen):
-        return self.choose(seen), self.judge(seen).squeeze(-1)
 
 
 @pytest.mark.parametrize("threads", [1, pytest.param(2, marks=pytest.mark.slow)])

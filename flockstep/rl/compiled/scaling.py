@@ -68,6 +68,9 @@ def scale_rewards(theta: Any, net: Any, roll: Any, met: Any, gamma: Any) -> None
     _, deviation = mean_and_deviation(theta, net.rewarded, 1, 0)
     for e in range(envs):
         for t in range(steps):
+            if roll.counts[t, e] == 0:
+                # An episode only began.
+                continue
             total = gamma * met.collected[e] + roll.rewards[t, e]
             met.rewarded[0] += 1
             met.rewarded[1] += total
