@@ -98,7 +98,7 @@ def _processor_seconds(work: Work) -> float:
 def on_the_gpu(count: int, rounds: int, progress: Progress) -> list[dict[str, Any]]:
     """Shares of a copy's bandwidth."""
     from flockstep.parts.codecs.lattice import on_triton
-    from flockstep.parts.codecs.lattice.plan import Plan, exponents_for
+    from flockstep.parts.codecs.lattice.lattice import Plan, exponents_for
 
     x, y = vectors(count, "cuda")
     out = torch.empty_like(x)
@@ -121,7 +121,7 @@ def on_the_gpu(count: int, rounds: int, progress: Progress) -> list[dict[str, An
 
 def _levels_on_the_gpu(x: Tensor, out: Tensor, copy: torch.cuda.CUDAGraph, rounds: int) -> list[dict[str, Any]]:
     from flockstep.parts.codecs.qsgd import on_triton
-    from flockstep.parts.codecs.qsgd.plan import Plan
+    from flockstep.parts.codecs.qsgd.levels import Plan
 
     plan, count = Plan(x.numel(), 8), x.numel()
     scales = torch.empty(plan.blocks, device="cuda")

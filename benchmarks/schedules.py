@@ -154,7 +154,7 @@ def _learns_topics(strategy: Any) -> bool:
 
 
 def _dpsvi(rng: Rng, nodes: int) -> Any:
-    from flockstep.lda.dpsvi import DPSVI
+    from flockstep.lda.nodes.dpsvi import DPSVI
 
     return DPSVI(
         local_steps=_pick(rng, 1, 3),
@@ -171,7 +171,7 @@ def _documents() -> Any:
     from scipy.sparse import csr_matrix
 
     from flockstep.lda import LDA
-    from flockstep.lda.workload import TopicDocuments
+    from flockstep.lda.nodes.topic_workload import TopicDocuments
 
     counts = np.random.default_rng(0).multinomial(30, np.full(40, 1 / 40), size=60)
     return TopicDocuments(

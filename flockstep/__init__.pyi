@@ -1,9 +1,9 @@
 """What ``flockstep`` has, and where it comes from; it is loaded when it is first asked for."""
 
-from .backends.real.launch import launch
-from .backends.sim.compute import Compute
-from .backends.sim.faults import Crash, Loss, Partition, Pause, Slowdown
-from .backends.sim.network import Link, Network
+from .backends.real.launch.launch import launch
+from .backends.sim.cluster.compute import Compute
+from .backends.sim.cluster.faults import Crash, Loss, Partition, Pause, Slowdown
+from .backends.sim.cluster.network import Link, Network
 from .backends.sim.simulate import simulate, simulate_seeds
 from .budget import Budget
 from .errors import CodecRange, Deadlock, Diverged, FlockstepError, LostPeer, Mismatch, NodeFailed
@@ -14,9 +14,8 @@ from .parts.averages import Coded, Exact, Mixed
 from .parts.clips import ClipCoordinates, ClipNorm, ClipStep, NoClip, SmoothClip
 from .parts.codecs import Cast, Codec, Modular, Raw, Stochastic, TopK
 from .parts.feedback import Compensated, Feedback
-from .parts.graphs import Edges, Hypercube
 from .parts.powersgd import PowerSGD
-from .parts.topologies import Complete, Exponential, Random, Ring, Star, Topology, Torus
+from .parts.topologies import Complete, Edges, Exponential, Hypercube, Random, Ring, Star, Topology, Torus
 from .strategies.adpsgd import ADPSGD
 from .strategies.choco import Choco
 from .strategies.cocod import CoCoD, OverlapLocalSGD

@@ -11,14 +11,14 @@ import torch
 from torch import nn
 
 from flockstep import check
-from flockstep.backends.loop import checkpoint, entrance, place, requirements, snapshots
-from flockstep.backends.loop.bystanders import Bystanders
+from flockstep.backends.loop import checkpoint, initial_sync, place, requirements, snapshots
 from flockstep.backends.loop.flat import FlatModel
 from flockstep.backends.loop.node import JoinedNode
-from flockstep.backends.loop.optimizers import as_one
+from flockstep.backends.loop.outsiders import Outsiders
+from flockstep.backends.loop.several_optimizers import as_one
 from flockstep.backends.loop.stepping import Stepping
-from flockstep.backends.real.joined import alone, started_by_others
-from flockstep.backends.real.newcomers import coming_late
+from flockstep.backends.real.join.joined import alone, started_by_others
+from flockstep.backends.real.join.late_join import join_late
 from flockstep.budget import Budget, Ledger
 from flockstep.exports.tensorboard import Scalars, TensorBoard
 from flockstep.strategy import Strategy, describe, is_one_sided, steps_with_own_gradients, takes_equal_steps
@@ -134,9 +134,9 @@ def _enter(seat: place.Place, node: JoinedNode, told: str, strategy: Strategy, r
         if resume is not None:
             checkpoint.load_own(node, Path(resume))
     else:
-        node.driver.call(entrance.compare(node, told))
+        node.driver.call(initial_sync.compare(node, told))
         if resume is None or not node.driver.call(checkpoint.load(node, Path(resume))):
-            node.driver.call(entrance.take_weights_of_node_0(node))
+            node.driver.call(initial_sync.take_weights_of_node_0(node))
     node.flat.push()
     snapshots.answer(node)
     node.driver.start(node.named(strategy.run(node)))
@@ -152,7 +152,7 @@ def _hooked(
     scalars: Scalars | None,
 ) -> Iterator[None]:
     """Every step of the optimizers is a step of the strategy; before and after it, there is some keeping to do."""
-    saver, bystanders = _Saver(node, saves), Bystanders(node.model, node.flat, optimizers)
+    saver, bystanders = _Saver(node, saves), Outsiders(node.model, node.flat, optimizers)
 
     def begin() -> None:
         node.stop_computing()
@@ -202,4 +202,4 @@ class _Saver:
 
 
 def _place() -> place.Place:
-    return place.current() or coming_late() or started_by_others() or alone()
+    return place.current() or join_late() or started_by_others() or alone()

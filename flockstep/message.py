@@ -86,3 +86,23 @@ NOTHING = Message.of_bytes(b"", "nothing")
 def ring_bytes(nbytes: int, size: int) -> int:
     """What each of ``size`` nodes sends, and receives, in a ring mean of ``nbytes``: 2 (n-1) chunks of 1/n."""
     return round(2 * (size - 1) * nbytes / size)
+
+
+_STAMP = struct.Struct("<qq")
+
+
+def stamped(message: Message, first: int, second: int = 0) -> Message:
+    """The message with two whole numbers before its data."""
+    stamp = torch.frombuffer(bytearray(_STAMP.pack(first, second)), dtype=torch.uint8)
+    data = torch.cat([stamp.to(message.data.device), message.data])
+    return Message(data, message.codec, message.shape, message.dtype)
+
+
+def unstamped(message: Message) -> tuple[int, int, Message]:
+    """The two numbers, and the message as it was; ValueError where there is no stamp."""
+    if message.data.numel() < _STAMP.size:
+        raise ValueError(f"a stamped message has at least {_STAMP.size} bytes, got {message.data.numel()}")
+    first, second = _STAMP.unpack(message.data[: _STAMP.size].cpu().numpy().tobytes())
+    # A copy of its own: numbers in it begin at an aligned address then.
+    inner = Message(message.data[_STAMP.size :].clone(), message.codec, message.shape, message.dtype)
+    return first, second, inner

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from flockstep.backends.real.launch import launch
+from flockstep.backends.real.launch.launch import launch
 from flockstep.budget import Budget
 from flockstep.node import OptimizerFactory
 from flockstep.strategy import Strategy

@@ -49,9 +49,9 @@ MAY_IMPORT = {
     "workloads": {"check", "vector", "workloads"},
     # Applications stand on what strategies stand on; running them on several nodes is a file of its own.
     "lda": ROOTS | {"node", "lda", "pages"},
-    "lda.nodes": None,
-    "rl": ROOTS | {"backends.real.children", "backends.real.interrupts", "rl"},
-    "rl.nodes": None,
+    "lda.nodes.fit_nodes": None,
+    "rl": ROOTS | {"backends.real.launch.child_processes", "rl"},
+    "rl.nodes.learn_nodes": None,
     "strategies": ROOTS | {"node", "strategy", "parts"},
     "backends.loop": ROOTS | {"node", "guard", "strategy", "budget", "timeline", "trace", "parts", "backends.loop"},
     "backends.sim": RUN | {"backends.sim"},
@@ -135,7 +135,7 @@ def test_nothing_in_the_library_asserts_or_pickles():
         tree = ast.parse(path.read_text())
         assert not any(isinstance(node, ast.Assert) for node in ast.walk(tree)), path
         # Nodes and members get theirs from the process that starts them, and nothing from a network.
-        if place(path) not in ("backends.real.spawn", "backends.real.crew_processes", "rl.nets.processes"):
+        if place(path) not in ("backends.real.launch.spawn", "backends.real.crew.process_crew", "rl.nets.processes"):
             assert not any("pickle" in module for module in imports(path)), path
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import flockstep as fs
 from benchmarks.slowlink.place import take_place
 from flockstep.rl import Settings
-from flockstep.rl.bursts import ARRIVE, ActorCriticBursts
+from flockstep.rl.nodes.node_workload import ARRIVE, ActorCriticBursts
 
 STRATEGY = fs.DPSGD(ahead=1, server_lr=1.0, server_trains=False)
 ENV = "CartPole-v1"

@@ -27,7 +27,7 @@ from benchmarks.report import Progress, arguments, finish
 from benchmarks.slowlink.crew import run_everywhere
 from flockstep.compare.lab.commands import Missing
 from flockstep.compare.lab.lab import Lab
-from flockstep.rl.bursts import ARRIVE, ActorCriticBursts
+from flockstep.rl.nodes.node_workload import ARRIVE, ActorCriticBursts
 
 NAME = "benchmarks.a2c.nodes"
 RESULTS = Path(__file__).parents[1] / "results"

@@ -10,7 +10,7 @@ from gymnasium.spaces import Box, Discrete
 from numpy.typing import NDArray
 
 from benchmarks.a2c.one_call import OneCall
-from flockstep.rl.atari import atari
+from flockstep.rl.environments.atari import atari
 
 _SCREENS, _ACTIONS = Box(0, 255, (4, 84, 84), np.uint8), Discrete(6)
 

@@ -13,9 +13,9 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv
 
 from benchmarks.a2c.pong_environments import Batch, Single
-from flockstep.rl.atari import atari
-from flockstep.rl.nets.engine import TorchEngine
-from flockstep.rl.networks import POLICIES
+from flockstep.rl.environments.atari import atari
+from flockstep.rl.nets.torch_engine import TorchEngine
+from flockstep.rl.policies.networks import POLICIES
 from flockstep.rl.settings import Settings
 
 FOREVER = 10**9

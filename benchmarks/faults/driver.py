@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from benchmarks.faults.mother import RUN
-from flockstep.backends.real.mailbox.house import Site, open_house
+from flockstep.backends.real.mailbox.endpoint import ListenOn, open_endpoint
 from flockstep.backends.real.mailbox.limits import Limits
 from flockstep.compare.lab.lab import INTERFACE
 from flockstep.errors import LostPeer
@@ -90,7 +90,7 @@ class Driver:
         warnings.simplefilter("ignore")
         self._timeout = timeout
         self._mothers = [Mother(namespaces[k], hosts[k], timeout, count) for k in (VICTIM, OTHER)]
-        self._house = open_house(RUN, 0, 3, Limits(timeout), Site(hosts[0], insecure=True))
+        self._house = open_endpoint(RUN, 0, 3, Limits(timeout), ListenOn(hosts[0], insecure=True))
         self._box = self._house.box
         self._box.members.learn(self._mothers[1].spawn(OTHER)[1])
         self._victim = self._spawn_victim()

@@ -12,7 +12,7 @@ import sys
 
 import torch
 
-from flockstep.backends.real.mailbox.house import Site, open_house
+from flockstep.backends.real.mailbox.endpoint import ListenOn, open_endpoint
 from flockstep.backends.real.mailbox.limits import Limits
 from flockstep.message import Message
 
@@ -26,7 +26,7 @@ def say(*words: object) -> None:
 
 def serve(rank: int, host: str, timeout: float, count: int) -> None:
     """Be a node until killed."""
-    house = open_house(RUN, rank, 3, Limits(timeout), Site(host, insecure=True))
+    house = open_endpoint(RUN, rank, 3, Limits(timeout), ListenOn(host, insecure=True))
     body = Message(torch.zeros(count, dtype=torch.uint8), "Raw", (count,), torch.uint8)
     short = Message(torch.zeros(8, dtype=torch.uint8), "Raw", (8,), torch.uint8)
 

@@ -33,8 +33,9 @@ from numpy.typing import NDArray
 from benchmarks.lda.texts import CORPORA
 from benchmarks.pool import run_all
 from benchmarks.report import Progress, arguments, finish, keep
-from flockstep.lda import LDA, coherence
-from flockstep.lda.completion import Completion
+from flockstep.lda import LDA
+from flockstep.lda.evaluate import coherence
+from flockstep.lda.evaluate.completion import Completion
 
 NAME = "benchmarks.lda.defaults"
 FILE = "lda_defaults"

@@ -14,7 +14,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from flockstep.lda import LDA
-from flockstep.lda.streams import Blocks
+from flockstep.lda.data.streams import Blocks
 
 WORDS, TOPICS, BLOCK = 100_000, 200, 4096
 _LENGTH, _MIXED = 120, 3

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from flockstep.lda.completion import Completion
+from flockstep.lda.evaluate.completion import Completion
 from flockstep.workloads.datasets import data_folder
 
 _VALIDATION, _TEST = 1000, 2000

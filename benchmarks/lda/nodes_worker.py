@@ -21,14 +21,14 @@ from benchmarks.lda.newsgroups import newsgroups
 from benchmarks.report import Progress
 from benchmarks.slowlink.place import take_place
 from flockstep.backends.real.drive import drive
-from flockstep.backends.real.joined import process_fabrics, store_of
-from flockstep.backends.real.surroundings import find
+from flockstep.backends.real.join.joined import process_fabrics, store_of
+from flockstep.backends.real.launch.cluster_environment import find
 from flockstep.backends.real.training import TrainingNode
 from flockstep.budget import Budget
 from flockstep.lda import LDA
-from flockstep.lda.dpsvi import DPSVI
+from flockstep.lda.nodes.dpsvi import DPSVI
+from flockstep.lda.nodes.topic_workload import TopicDocuments
 from flockstep.lda.progress import compile_loops
-from flockstep.lda.workload import TopicDocuments
 
 _TIMEOUT = 120.0
 Told = dict[str, Any]

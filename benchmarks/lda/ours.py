@@ -14,7 +14,7 @@ import scipy.sparse as sp
 
 from benchmarks.lda import settings
 from flockstep.lda import LDA
-from flockstep.lda.completion import Completion
+from flockstep.lda.evaluate.completion import Completion
 
 Curve = list[tuple[float, float]]
 """(seconds of training, perplexity), looks left out of the seconds."""

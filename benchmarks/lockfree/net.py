@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from benchmarks.lockfree.ways import Apart, Locked, Way
-from flockstep.backends.real.crew import gather
+from flockstep.backends.real.crew.crew import gather
 from flockstep.workloads.module import ModuleWorkload
 
 BATCH, IMAGES, RATE = 16, 1024, 0.01

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from benchmarks.lockfree.ways import Apart, Locked, Way
-from flockstep.backends.real.crew import gather
+from flockstep.backends.real.crew.crew import gather
 from flockstep.workloads.datasets import data_folder
 from flockstep.workloads.labelled import libsvm_file
 from flockstep.workloads.sparse import SparseLogistic

@@ -14,7 +14,7 @@ import numpy as np
 from torch import Tensor
 
 from benchmarks.report import Progress
-from flockstep.backends.real.crew import Crew
+from flockstep.backends.real.crew.crew import Crew
 from flockstep.workloads.workload import Workload
 
 

@@ -29,8 +29,8 @@ from benchmarks.mailbox.node import SPARE_CORE
 from benchmarks.mailbox.rows import BARE, BARE_TLS, BOX, BOX_TLS
 from benchmarks.mailbox.ways import Place
 from benchmarks.report import Progress, arguments, finish, keep, table
-from flockstep.backends.real import keys
-from flockstep.backends.real.mailbox.house import LOOPBACK
+from flockstep.backends.real.mailbox.endpoint import LOOPBACK
+from flockstep.backends.real.security import keys
 from flockstep.compare.lab.commands import Missing
 
 RESULTS = Path(__file__).parents[1] / "results"

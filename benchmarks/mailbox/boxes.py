@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from benchmarks.mailbox.ways import CLIENT, SERVER, Place
-from flockstep.backends.real.keys import Keys
-from flockstep.backends.real.mailbox.house import House, Site, open_house
+from flockstep.backends.real.mailbox.endpoint import Endpoint, ListenOn, open_endpoint
 from flockstep.backends.real.mailbox.limits import Limits
+from flockstep.backends.real.security.keys import Keys
 from flockstep.message import Message
 
 RUN = b"benchmarks.mailb"
@@ -26,10 +26,10 @@ def raw(data: Tensor) -> Message:
 NOTHING = raw(torch.empty(0, dtype=torch.uint8))
 
 
-def house(place: Place, rank: int, find: Find = lambda rank: None, *, tls: bool = False) -> House:
+def house(place: Place, rank: int, find: Find = lambda rank: None, *, tls: bool = False) -> Endpoint:
     """A mailbox of one of two nodes; ``find`` tells who speaks first where the other is."""
-    site = Site(place.host, keys=Keys.find(place.folder, rank) if tls else None, insecure=True)
-    return open_house(RUN, rank, 2, Limits(TIMEOUT), site, find)
+    site = ListenOn(place.host, keys=Keys.find(place.folder, rank) if tls else None, insecure=True)
+    return open_endpoint(RUN, rank, 2, Limits(TIMEOUT), site, find)
 
 
 def serve(place: Place, body: Tensor, *, tls: bool) -> str:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.mailbox.ways import BODY_BYTES, CLIENT, PULL, REQUEST_BYTES, SERVER, Place, request
-from flockstep.backends.real import c10d
+from flockstep.backends.real.collective import c10d
 
 # The server waits for its next request while other rows have their turns.
 _PATIENCE = timedelta(hours=2)

@@ -24,7 +24,7 @@ from benchmarks.mailbox.boxes import NOTHING, house, raw
 from benchmarks.mailbox.rows import BARE, BARE_TLS, BOX, BOX_TLS, WAYS
 from benchmarks.mailbox.ways import BODY_BYTES, CLIENT, SERVER, Place, body
 from benchmarks.slowlink.loop import Step, build, stepper
-from flockstep.backends.real.mailbox.box import Mailbox
+from flockstep.backends.real.mailbox.mailbox import Mailbox
 from flockstep.errors import LostPeer
 from flockstep.message import Message
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.mailbox.ways import BODY_BYTES, CLIENT, PULL, REQUEST_BYTES, SERVER, Place, request
-from flockstep.backends.real.keys import Keys, name_of
+from flockstep.backends.real.security.keys import Keys, name_of
 
 
 def serve(place: Place, body: Tensor, *, tls: bool) -> str:

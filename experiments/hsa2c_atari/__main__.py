@@ -20,10 +20,10 @@ import torch
 from benchmarks import report
 from experiments.hsa2c_atari.clock import Clock
 from experiments.hsa2c_atari.curve import Curve, draw, read
-from flockstep.rl.atari import title
-from flockstep.rl.history import Row
+from flockstep.rl.environments.atari import title
 from flockstep.rl.hsa2c import HSA2C
 from flockstep.rl.rates import Linear
+from flockstep.rl.reporting.history import Row
 
 NAME = "experiments.hsa2c_atari"
 HERE = Path(__file__).parent

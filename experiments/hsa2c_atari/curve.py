@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import report
-from flockstep.rl.history import Row
+from flockstep.rl.reporting.history import Row
 
 _EVERY = 5.0
 """Seconds between two rows."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from flockstep.rl.film import gif
 from flockstep.rl.hsa2c import HSA2C
+from flockstep.rl.reporting.film import gif
 
 
 def main() -> None:

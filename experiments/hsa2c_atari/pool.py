@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.a2c.one_call import OneCall
-from flockstep.rl.environments import Environments
+from flockstep.rl.environments.copies import Environments
 
 
 class Pool(OneCall):

@@ -20,9 +20,9 @@ from benchmarks import report
 from experiments.hsa2c_atari.clock import Clock
 from experiments.hsa2c_atari.curve import Curve, draw, read
 from flockstep.cores import cores
-from flockstep.rl.atari import atari, title
 from flockstep.rl.engine import Tally
-from flockstep.rl.history import History
+from flockstep.rl.environments.atari import atari, title
+from flockstep.rl.reporting.history import History
 
 NAME = "experiments.hsa2c_atari.sb3"
 HERE = Path(__file__).parent

@@ -12,8 +12,8 @@ import typer
 from typer import Argument, Option
 
 from flockstep import check
-from flockstep.cli import consoles, options
-from flockstep.cli.stopping import Stop
+from flockstep.cli.support import consoles, options
+from flockstep.cli.support.stopping import Stop
 
 if TYPE_CHECKING:
     from flockstep.rl import HSA2C, Row
@@ -143,8 +143,8 @@ def _train(model: HSA2C, steps: int, tensorboard: Path | None) -> bool:
 
 def _train_on_nodes(model: HSA2C, steps: int, nodes: int, tensorboard: Path | None) -> bool:
     """The same on several processes."""
-    from flockstep.rl.nodes import learn_on_nodes
-    from flockstep.rl.watching import Watching
+    from flockstep.rl.nodes.learn_nodes import learn_on_nodes
+    from flockstep.rl.reporting.progress import Watching
 
     since = model.num_timesteps
     with ExitStack() as stack:
@@ -163,13 +163,13 @@ def _train_on_nodes(model: HSA2C, steps: int, nodes: int, tensorboard: Path | No
 def _board(stack: ExitStack, folder: Path | None) -> Callable[[Row], None]:
     if folder is None:
         return lambda row: None
-    from flockstep.rl.board import TensorBoard
+    from flockstep.rl.reporting.tensorboard import TensorBoard
 
     return stack.enter_context(TensorBoard(folder))
 
 
 def _tell(model: HSA2C, env: str, name: Path, saved: Path, film: Path | None, episodes: int) -> None:
-    from flockstep.rl import curves
+    from flockstep.rl.reporting import curves
 
     console, last = consoles.results(), model.history[-1]
     threshold = model.reward_threshold
@@ -189,7 +189,7 @@ def _tell(model: HSA2C, env: str, name: Path, saved: Path, film: Path | None, ep
         "Policy": saved,
     }
     if film is not None:
-        from flockstep.rl.film import gif
+        from flockstep.rl.reporting.film import gif
 
         paths["Episode"] = gif(model, film, seed=model.seed)
     for what, path in paths.items():

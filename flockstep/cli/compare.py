@@ -12,13 +12,13 @@ import typer
 from typer import Argument, Option
 
 from flockstep import check, pages
-from flockstep.cli import compare_table, consoles, options
-from flockstep.cli.compare_progress import Bars
-from flockstep.compare import builtin, engine, folder, search, settings
+from flockstep.cli.support import compare_table, consoles, options
+from flockstep.cli.support.compare_progress import Bars
+from flockstep.compare import default_plan, folder, runner, search, settings
 from flockstep.compare.folder import Results
 from flockstep.compare.plan import Comparison
 from flockstep.cores import cores
-from flockstep.texts.optimizers import OptimizerName
+from flockstep.texts.optimizer_texts import OptimizerName
 
 HELP = """Compare strategies side by side, and get a page to show to others.
 
@@ -87,8 +87,8 @@ OUT = Path("flockstep-compare")
 def compare(
     ctx: typer.Context,
     strategies: Strategies = None,
-    workload: Workload = builtin.WORKLOAD,
-    nodes: Nodes = builtin.NODES,
+    workload: Workload = default_plan.WORKLOAD,
+    nodes: Nodes = default_plan.NODES,
     link: options.Link = "100 Mbit/s",
     latency: options.Latency = "20 ms",
     step_time: options.StepTime = "50 ms",
@@ -100,11 +100,11 @@ def compare(
     partition: options.Partition = None,
     loss: options.Loss = None,
     real: Real = False,
-    steps: options.Steps = builtin.STEPS,
+    steps: options.Steps = default_plan.STEPS,
     lr: LearningRate = None,
     rates: Rates = None,
     optimizer: Optimizer = None,
-    seeds: Seeds = builtin.SEEDS,
+    seeds: Seeds = default_plan.SEEDS,
     target: Target = None,
     workers: Workers = None,
     out: Out = OUT,
@@ -173,13 +173,13 @@ def _searched(comparison: Comparison, out: Path, *, fresh: bool, workers: int) -
     chosen = search.decided(comparison, found)
     for line in chosen.search:
         consoles.results().print(line, markup=False, highlight=False, soft_wrap=True)
-    engine.prepare(chosen, out, fresh=fresh)
+    runner.prepare(chosen, out, fresh=fresh)
     search.keep_what_was_run(comparison, chosen, out)
     return chosen
 
 
 def _run(comparison: Comparison, out: Path, *, fresh: bool, workers: int) -> Results:
-    todo = engine.prepare(comparison, out, fresh=fresh)
+    todo = runner.prepare(comparison, out, fresh=fresh)
     every = len(comparison.entries) * len(comparison.seeds)
     console = consoles.messages()
     if len(todo) < every:
@@ -187,9 +187,9 @@ def _run(comparison: Comparison, out: Path, *, fresh: bool, workers: int) -> Res
     bars = Bars(console, comparison.labels, seeds=len(comparison.seeds), steps=comparison.steps, todo=todo)
     try:
         with bars:
-            return engine.run_all(comparison, out, todo, bars, workers=workers)
+            return runner.run_all(comparison, out, todo, bars, workers=workers)
     except KeyboardInterrupt:
-        left = len(engine.prepare(comparison, out, fresh=False))
+        left = len(runner.prepare(comparison, out, fresh=False))
         consoles.complain(f"{every - left} of {every} runs are kept in {out}; the same command goes on from there.")
         raise
     finally:
@@ -211,6 +211,6 @@ def _tell(results: Results, comparison: Comparison, out: Path) -> Path:
         for seed, failure in line.failures:
             consoles.complain(f"{line.label} with seed {seed} ended early: {failure}")
     page = report.write(results, out)
-    for name, file in zip(("Report", "Picture", "Rows", "Table"), engine.REPORT, strict=True):
+    for name, file in zip(("Report", "Picture", "Rows", "Table"), runner.REPORT, strict=True):
         console.print(f"{name + ':':<9}{out / file}", markup=False, soft_wrap=True)
     return page

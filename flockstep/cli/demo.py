@@ -13,8 +13,8 @@ import typer
 
 import flockstep as fs
 from flockstep import units
-from flockstep.cli import consoles, options, report, story
-from flockstep.cli.progress import Plan, Watch
+from flockstep.cli.support import consoles, options, report, summary
+from flockstep.cli.support.progress import Plan, Watch
 from flockstep.compare.folder import Outcome, Record, Results
 from flockstep.compare.plan import versions
 from flockstep.exports.picture import plot
@@ -175,7 +175,7 @@ def _tell(scale: Scale, runs: Sequence[report.Run], out: Path) -> None:
         markup=False,
     )
     for place, baseline, other in zip(scale.places, traces[::2], traces[1::2], strict=True):
-        console.print(f"{story.compare(place, baseline, other)} {story.race(baseline, other)}\n", markup=False)
+        console.print(f"{summary.compare(place, baseline, other)} {summary.race(baseline, other)}\n", markup=False)
     title = f"A character LSTM on Shakespeare, {scale.steps} steps on every node: validation loss"
     picture = plot(traces, out / "demo.png", groups=[run.where for run in runs], title=title)
     rows = report.write_rows(runs, out / "demo.csv")
@@ -200,7 +200,7 @@ def _results(scale: Scale, traces: Sequence[fs.Trace], step: str) -> Results:
             "faults": [],
         },
         strategies=[trace.strategy for trace in traces],
-        labels=[story.name(trace) for trace in traces],
+        labels=[summary.name(trace) for trace in traces],
         optimizers=[f"SGD(lr={scale.learning_rate:g})" for _ in traces],
         seeds=[0],
         steps=scale.steps,

@@ -16,14 +16,14 @@ from rich.console import Console
 from rich.text import Text
 
 from flockstep import units
-from flockstep.backends.real.checkup import here, lookups
-from flockstep.backends.real.checkup.finding import Finding, Mark
-from flockstep.backends.real.checkup.office import Office, stand_on
-from flockstep.backends.real.checkup.visit import Bag, Visit
-from flockstep.backends.real.keys import Keys, ranks_in
-from flockstep.backends.real.mailbox.house import LOOPBACK, is_loopback
+from flockstep.backends.real.doctor import local_checks, lookups
+from flockstep.backends.real.doctor.finding import Finding, Mark
+from flockstep.backends.real.doctor.probe_server import ProbeServer, stand_on
+from flockstep.backends.real.doctor.remote_checks import Bag, Visit
+from flockstep.backends.real.mailbox.endpoint import LOOPBACK, is_loopback
 from flockstep.backends.real.mailbox.limits import Limits
-from flockstep.cli import consoles, options
+from flockstep.backends.real.security.keys import Keys, ranks_in
+from flockstep.cli.support import consoles, options
 
 HELP = """Find out what is wrong between machines before a training does.
 
@@ -111,7 +111,7 @@ def _examine(places: dict[str, tuple[str, int]], bag: Bag, folder: Path | None, 
         "This machine", _this_machine(bag.limits, apart=any(not is_loopback(host) for host, _ in places.values()))
     )
     if folder is not None:
-        findings, found = here.keys(folder, rank)
+        findings, found = local_checks.keys(folder, rank)
         bag = replace(bag, keys=found, keys_wanted=True)
         sheet.section(f"Keys in {folder}", findings)
     sheet.deadlines(bag.limits)
@@ -121,11 +121,11 @@ def _examine(places: dict[str, tuple[str, int]], bag: Bag, folder: Path | None, 
 
 
 def _this_machine(limits: Limits, *, apart: bool) -> Iterator[Finding]:
-    yield here.versions()
-    yield here.own_name(limits.connect, apart=apart)
-    yield here.own_address(limits.connect)
-    yield here.loopback(limits)
-    yield here.open_files()
+    yield local_checks.versions()
+    yield local_checks.own_name(limits.connect, apart=apart)
+    yield local_checks.own_address(limits.connect)
+    yield local_checks.loopback(limits)
+    yield local_checks.open_files()
 
 
 class _Sheet:
@@ -187,7 +187,7 @@ def _listen(
         console.print(_plain(line), markup=False, soft_wrap=True)
 
     try:
-        with Office(number, limits, site, tell) as office:
+        with ProbeServer(number, limits, site, tell) as office:
             words = ["flockstep", "doctor", office.address]
             words += ["--keys", "DIR"] if keys else ["--insecure"] if risk else []
             where = "on this machine" if is_loopback(host) else "on the other machine"

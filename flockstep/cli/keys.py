@@ -11,8 +11,8 @@ import typer
 from rich import box
 from rich.table import Table
 
-from flockstep.backends.real import keys
-from flockstep.cli import consoles, options
+from flockstep.backends.real.security import keys
+from flockstep.cli.support import consoles, options
 from flockstep.errors import nodes_named
 
 HELP = """Make and look at the keys by which nodes on several machines know each other.

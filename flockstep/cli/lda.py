@@ -8,8 +8,8 @@ from typing import Any
 import typer
 
 from flockstep import check
-from flockstep.cli import consoles, options
-from flockstep.cli import lda_options as asked
+from flockstep.cli.support import consoles, options
+from flockstep.cli.topics import lda_options as asked
 
 HELP = """Find the topics of a corpus, look at them, and use them on new texts.
 
@@ -214,7 +214,7 @@ def show(model: asked.Model, words: asked.TopWords = 10, debug: options.Debug = 
 def _work(part: str = "lda_work") -> Any:
     """The part that needs scikit-learn, or one line that says how to get it."""
     try:
-        return import_module(f"flockstep.cli.{part}")
+        return import_module(f"flockstep.cli.topics.{part}")
     except ImportError as missing:
         consoles.complain(str(missing))
         raise typer.Exit(consoles.FAILED) from None

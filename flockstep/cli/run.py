@@ -15,7 +15,7 @@ import torch
 import typer
 
 from flockstep import check, units
-from flockstep.cli import apart, consoles, onlookers
+from flockstep.cli.support import consoles, supervise, watch_session
 from flockstep.cores import cores
 
 HELP = """Run your own training script on several processes, one node each.
@@ -127,12 +127,12 @@ def run(
         command = [str(script), *(arguments or ())]
         if rank is not None and not join:
             raise ValueError("--rank is for a node that joins; give --join HOST:PORT as well")
-        with onlookers.watching(watch, journal, fresh=nnodes == 1 and not join):
+        with watch_session.watching(watch, journal, fresh=nnodes == 1 and not join):
             if join:
-                code = apart.keep_going(command, apart.newcomers(processes, join, rank), restarts=max_restarts)
+                code = supervise.keep_going(command, supervise.newcomers(processes, join, rank), restarts=max_restarts)
             elif keep_going:
-                with apart.founders(processes, nnodes, machine, rdzv_endpoint) as environments:
-                    code = apart.keep_going(command, environments, restarts=max_restarts)
+                with supervise.founders(processes, nnodes, machine, rdzv_endpoint) as environments:
+                    code = supervise.keep_going(command, environments, restarts=max_restarts)
             else:
                 code = _launch(command, processes, nnodes, max_restarts, meeting)
     raise typer.Exit(code)
@@ -224,7 +224,7 @@ def _launch(command: Sequence[str], processes: int, machines: int, restarts: int
 
 
 def _told(rank: int, pid: int, code: int) -> int:
-    consoles.complain(f"Node {rank} (process {pid}) {apart.how(code)}; the others were stopped.")
+    consoles.complain(f"Node {rank} (process {pid}) {supervise.how(code)}; the others were stopped.")
     # As a shell tells of a process that a signal ended.
     return 128 - code if code < 0 else code
 

@@ -11,14 +11,14 @@ import typer
 
 import flockstep as fs
 from flockstep import check
-from flockstep.backends.sim.faults import Fault
-from flockstep.cli import consoles, options, report
-from flockstep.cli.progress import Plan, Watch
+from flockstep.backends.sim.cluster.faults import Fault
+from flockstep.cli.support import consoles, options, report
+from flockstep.cli.support.progress import Plan, Watch
 from flockstep.exports.picture import plot
 from flockstep.node import OptimizerFactory
 from flockstep.strategy import describe
-from flockstep.texts import misfortune, parse
-from flockstep.texts.optimizers import OptimizerName
+from flockstep.texts import fault_texts, parse
+from flockstep.texts.optimizer_texts import OptimizerName
 
 # Losses recorded along a run: enough for a smooth curve and a progress bar that moves.
 _ROWS = 40
@@ -89,11 +89,11 @@ def simulate(
         torch.set_num_threads(check.whole("simulate", "threads", threads))
         programs = [parse.strategy(text) for text in strategies]
         faults: list[Fault] = [
-            *map(misfortune.crash, crash or ()),
-            *map(misfortune.slowdown, slowdown or ()),
-            *map(misfortune.pause, pause or ()),
-            *map(misfortune.partition, partition or ()),
-            *map(misfortune.loss, loss or ()),
+            *map(fault_texts.crash, crash or ()),
+            *map(fault_texts.slowdown, slowdown or ()),
+            *map(fault_texts.pause, pause or ()),
+            *map(fault_texts.partition, partition or ()),
+            *map(fault_texts.loss, loss or ()),
         ]
         setting = Setting(
             workload=parse.workload(workload),
@@ -101,7 +101,7 @@ def simulate(
             steps=check.whole("simulate", "steps", steps),
             optimizer=optimizer.factory(check.positive("simulate", "lr", lr)),
             network=fs.Network(bandwidth=link, latency=latency),
-            compute=fs.Compute(step=step_time, spread=spread, stragglers=misfortune.stragglers(straggler or ())),
+            compute=fs.Compute(step=step_time, spread=spread, stragglers=fault_texts.stragglers(straggler or ())),
             faults=faults,
             seed=seed,
         )

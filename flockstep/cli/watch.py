@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 from rich.live import Live
 
-from flockstep.cli import consoles
+from flockstep.cli.support import consoles
 from flockstep.live.reader import Reader, journals
 from flockstep.live.server import Server
 from flockstep.live.state import state

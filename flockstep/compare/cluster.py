@@ -8,15 +8,15 @@ from typing import Any
 
 import flockstep as fs
 from flockstep import check, units
-from flockstep.backends.sim.faults import Fault, named
-from flockstep.texts import misfortune
+from flockstep.backends.sim.cluster.faults import Fault, named
+from flockstep.texts import fault_texts
 
 _FAULTS: dict[str, Callable[[str], Fault]] = {
-    "slowdown": misfortune.slowdown,
-    "crash": misfortune.crash,
-    "pause": misfortune.pause,
-    "partition": misfortune.partition,
-    "loss": misfortune.loss,
+    "slowdown": fault_texts.slowdown,
+    "crash": fault_texts.crash,
+    "pause": fault_texts.pause,
+    "partition": fault_texts.partition,
+    "loss": fault_texts.loss,
 }
 
 
@@ -49,7 +49,7 @@ class Cluster:
 
     def compute(self) -> fs.Compute:
         """The speed of each node."""
-        stragglers = misfortune.stragglers(self.straggler)
+        stragglers = fault_texts.stragglers(self.straggler)
         return fs.Compute(step=self.step_time, spread=self.spread, stragglers=stragglers)
 
     def faults(self) -> list[Fault]:

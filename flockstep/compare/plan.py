@@ -13,12 +13,12 @@ import torch
 
 import flockstep as fs
 from flockstep import check
-from flockstep.compare import own
+from flockstep.compare import user_code
 from flockstep.compare.cluster import Cluster, RealCluster
 from flockstep.compare.folder import Record
 from flockstep.strategy import describe
 from flockstep.texts import parse
-from flockstep.texts.optimizers import OptimizerName
+from flockstep.texts.optimizer_texts import OptimizerName
 
 # Losses recorded along a run: enough for a smooth curve and a progress bar that moves.
 _ROWS = 40
@@ -109,9 +109,9 @@ class Comparison:
             raise ValueError(f"{twice[0]} is named twice; what is compared must differ, or have a label of its own")
         return labels
 
-    def thing(self) -> fs.Workload | own.Loop:
+    def thing(self) -> fs.Workload | user_code.Loop:
         """What is trained: a workload, or the user's own loop."""
-        return own.load(self.workload) if own.is_place(self.workload) else parse.workload(self.workload)
+        return user_code.load(self.workload) if user_code.is_place(self.workload) else parse.workload(self.workload)
 
     def record(self) -> Record:
         """As it is kept."""

@@ -14,13 +14,13 @@ from flockstep.compare.cluster import RealCluster
 from flockstep.compare.folder import finished, run_file
 from flockstep.compare.lab.commands import Missing
 from flockstep.compare.lab.lab import Lab
-from flockstep.compare.nodes import launch_in
+from flockstep.compare.lab.node_process import launch_in
 from flockstep.compare.plan import Comparison
 from flockstep.compare.runs import perform
 from flockstep.trace import Row
 
 if TYPE_CHECKING:
-    from flockstep.compare.engine import Listener, Run
+    from flockstep.compare.runner import Listener, Run
 
 
 def run_in_turn(comparison: Comparison, out: Path, runs: Sequence[Run], listener: Listener) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import flockstep as fs
-from flockstep.compare import own
+from flockstep.compare import user_code
 from flockstep.compare.cluster import Cluster
 from flockstep.compare.folder import RunWriter
 from flockstep.compare.plan import Comparison, Entry
@@ -63,7 +63,7 @@ def arguments(comparison: Comparison, entry: Entry, seed: int, on_row: OnRow) ->
             comparison.cluster.faults(),
         )
         common |= {"network": network, "compute": compute, "faults": faults}  # type: ignore[dict-item]
-    if isinstance(thing, own.Loop):
+    if isinstance(thing, user_code.Loop):
         return {"program": thing.program(strategy, seed), **common}
     if entry.optimizer is None or entry.lr is None:
         raise ValueError("a strategy on a workload needs an optimizer and a learning rate")

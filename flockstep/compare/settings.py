@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from flockstep import check
-from flockstep.compare import builtin, own
+from flockstep.compare import default_plan, user_code
 from flockstep.compare.cluster import Cluster, real_cluster
 from flockstep.compare.plan import Comparison, Entry
-from flockstep.texts.optimizers import OptimizerName
+from flockstep.texts.optimizer_texts import OptimizerName
 
 TOP = ("strategies", "workload", "steps", "seeds", "target", "lr", "rates", "optimizer", "real")
 _TEXTS = ("workload", "link", "latency", "step_time")
@@ -59,7 +59,9 @@ def _check_keys(path: Path, where: str, table: Mapping[str, Any], known: Sequenc
 def comparison(settings: Mapping[str, Any], given: set[str], command: str) -> Comparison:
     """A comparison, checked; ``given`` are the settings that are not defaults."""
     settings = dict(settings)
-    looped = own.is_place(settings["workload"]) and isinstance(own.load(settings["workload"]), own.Loop)
+    looped = user_code.is_place(settings["workload"]) and isinstance(
+        user_code.load(settings["workload"]), user_code.Loop
+    )
     for name in ("lr", "rates", "optimizer", "steps") if looped else ():
         if name in given:
             raise ValueError(f"--{name} is not for a training function of your own: that says so itself")
@@ -95,8 +97,8 @@ def _several(value: Any) -> Any:
 
 def _entries(settings: Mapping[str, Any], looped: bool) -> list[Entry]:
     usual = settings["optimizer"]
-    optimizer = builtin.optimizer(settings["workload"]) if usual is None else _optimizer(usual)
-    listed = settings["strategies"] or builtin.STRATEGIES
+    optimizer = default_plan.optimizer(settings["workload"]) if usual is None else _optimizer(usual)
+    listed = settings["strategies"] or default_plan.STRATEGIES
     if not isinstance(listed, list):
         raise TypeError(f"compare.strategies must be a list, got {listed!r}")
     return [_own_entry(one) if looped else _entry(one, optimizer, settings) for one in listed]
@@ -131,7 +133,7 @@ def _rates(said: Any) -> tuple[float, ...]:
 
 def _rate(settings: Mapping[str, Any], optimizer: OptimizerName) -> float:
     if settings["lr"] is None:
-        return builtin.learning_rate(settings["workload"], optimizer)
+        return default_plan.learning_rate(settings["workload"], optimizer)
     return check.positive("compare", "lr", settings["lr"])
 
 

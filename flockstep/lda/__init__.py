@@ -5,13 +5,13 @@ try:
 except ImportError as missing:
     raise ImportError('topic models need scikit-learn: pip install "flockstep[lda]"') from missing
 
-from flockstep.lda.dpsvi import DPSVI
 from flockstep.lda.estimator import LDA
 from flockstep.lda.export import show_topics, to_gensim, write_topics
-from flockstep.lda.files import load, save
-from flockstep.lda.nodes import fit_on_nodes
-from flockstep.lda.page import write_page
-from flockstep.lda.workload import TopicDocuments
+from flockstep.lda.model_files import load, save
+from flockstep.lda.nodes.dpsvi import DPSVI
+from flockstep.lda.nodes.fit_nodes import fit_on_nodes
+from flockstep.lda.nodes.topic_workload import TopicDocuments
+from flockstep.lda.page.page import write_page
 
 __all__ = [
     "DPSVI",

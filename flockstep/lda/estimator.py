@@ -14,21 +14,19 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, check_non_negative, validate_data
 
-from flockstep.lda.completion import Completion
-from flockstep.lda.corpora import Corpus, Supply
-from flockstep.lda.doubts import check_counts, check_kind, doubt_sizes, doubt_topics
-from flockstep.lda.draws import are_drawn
-from flockstep.lda.learner import Rules
-from flockstep.lda.measure import bound_perplexity, likelihood_bound, mixtures
-from flockstep.lda.passes import Asked, Looks, Patience, Standstill, run_passes
-from flockstep.lda.priors import begins_after, first_prior
+from flockstep.lda.core.draws import are_drawn
+from flockstep.lda.core.learner import Rules
+from flockstep.lda.core.passes import Asked, Looks, Patience, Standstill, run_passes
+from flockstep.lda.core.priors import begins_after, first_prior, first_word_prior
+from flockstep.lda.core.seeds import plant
+from flockstep.lda.core.topics import Topics
+from flockstep.lda.core.training import Schedule, Trainer, WholeTrainer, fitting_batch, usable_batch
+from flockstep.lda.data.corpora import Corpus, Supply
+from flockstep.lda.data.streams import Blocks, Stream
+from flockstep.lda.evaluate.completion import Completion
+from flockstep.lda.evaluate.measure import bound_perplexity, likelihood_bound, mixtures
 from flockstep.lda.progress import Watch, compile_loops
-from flockstep.lda.seeds import plant
-from flockstep.lda.settings import CONSTRAINTS, found_best
-from flockstep.lda.streams import Blocks, Stream
-from flockstep.lda.topics import Topics
-from flockstep.lda.training import Schedule, Trainer, WholeTrainer, fitting_batch, usable_batch
-from flockstep.lda.word_prior import first_word_prior
+from flockstep.lda.settings import CONSTRAINTS, check_counts, check_kind, doubt_sizes, doubt_topics, found_best
 
 _BOUND_SAMPLE = 10_000
 
@@ -37,7 +35,7 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
     """Topic models by stochastic variational inference, on one thread or on several that share the topics unlocked.
 
     Takes what ``sklearn.decomposition.LatentDirichletAllocation`` takes (documents by words, sparse or dense), and the
-    streams of ``flockstep.lda.streams``, for corpora larger than memory.
+    streams of ``flockstep.lda.data.streams``, for corpora larger than memory.
 
     Parameters
     ----------

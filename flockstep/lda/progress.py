@@ -10,7 +10,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from flockstep.lda import bound, documents, expectations, learner, priors, topics, word_prior
+from flockstep.lda.core import bound, documents, expectations, learner, priors, topics
 
 log = logging.getLogger("flockstep")
 
@@ -68,7 +68,7 @@ def compile_loops(*, shown: bool) -> float:
 
 
 def _misses() -> int:
-    parts = bound, documents, expectations, learner, priors, topics, word_prior
+    parts = bound, documents, expectations, learner, priors, topics, priors
     found = [value for part in parts for value in vars(part).values()]
     return sum(sum(each.stats.cache_misses.values()) for each in found if hasattr(each, "stats"))
 
@@ -87,4 +87,4 @@ def _run_once() -> None:
     gamma = np.ones((2, 2), np.float32)
     bound.documents_bound(table, batch.starts, batch.words, batch.counts, gamma, np.full(2, 0.5))
     bound.topics_bound(table)
-    word_prior.found(table)
+    priors.found(table)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from flockstep.lda import coherence
+from flockstep.lda.evaluate import coherence
 
 
 def words_of(model: Any, vocabulary: Iterable[str] | None = None) -> list[str]:

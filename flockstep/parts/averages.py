@@ -17,8 +17,8 @@ from flockstep.node import Node
 from flockstep.parts.codecs.codec import Codec
 from flockstep.parts.codecs.coder import coder
 from flockstep.parts.codecs.tail import trained_of, with_tail, without_tail
-from flockstep.parts.neighbours import gained
-from flockstep.parts.suited import MEANS, MODELS, codec_for, unsuited
+from flockstep.parts.gossip_round import gained
+from flockstep.parts.suitability import MEANS, MODELS, codec_for, unsuited
 from flockstep.parts.topologies import Graph, Topology
 from flockstep.strategy import Mean
 

@@ -19,9 +19,8 @@ from torch import Tensor
 
 from flockstep import check
 from flockstep.node import Node
-from flockstep.parts.thresholds import Threshold, looked
-from flockstep.parts.usual import Usual
-from flockstep.vector import WIDE
+from flockstep.parts.clip_thresholds import Threshold, looked
+from flockstep.vector import WIDE, norm
 
 
 @dataclass(frozen=True)
@@ -134,9 +133,9 @@ class ClipStep:
         return capped(self.gamma, g, node, self)
 
 
-def capped(gamma: float | Callable[[int], float] | Usual, g: Tensor, node: Node, owner: object) -> Tensor | None:
+def capped(gamma: float | Callable[[int], float] | UsualCap, g: Tensor, node: Node, owner: object) -> Tensor | None:
     """What ``ClipStep`` does, in the name of whoever has the ``gamma``."""
-    if isinstance(gamma, Usual):
+    if isinstance(gamma, UsualCap):
         length = node.step_length(g, initial=True)
         return scaled_to(gamma.cap(length), g, length, node)
     told = Threshold(owner, "gamma", "steps")
@@ -173,3 +172,29 @@ def _scaled_unseen(cap: float | Tensor, g: Tensor, length: Tensor, node: Node, t
     node.count("not finite", (~finite).squeeze(-1))
     g *= (cap / length).clamp(max=1.0)
     return g.masked_fill_(~finite, 0.0)
+
+
+_ABOVE = 1.5
+_FIRST = 10
+_DOWN, _UP = 50.0, 200.0
+
+
+class UsualCap:
+    """How long the steps of a node usually are."""
+
+    def __init__(self, node: Node) -> None:
+        like = norm(node.params)
+        # Shown from the beginning, and where nothing is ever cut.
+        node.count("clipped", 0)
+        self._mean = node.keep("usual length", torch.zeros_like(like))
+        self._seen = node.keep("lengths seen", torch.zeros_like(like))
+
+    def cap(self, length: Tensor) -> Tensor:
+        """What a step of this length is cut to if it is longer; the step then counts."""
+        counts = length.isfinite() & (length > 0)
+        cap = torch.where(self._seen > 0, _ABOVE * self._mean, length)
+        self._seen.add_(counts).clamp_(max=_FIRST + 1)
+        news = torch.where(counts, torch.minimum(length, cap) - self._mean, 0.0)
+        over = torch.where(self._seen <= _FIRST, self._seen.clamp(min=1), torch.where(news > 0, _UP, _DOWN))
+        self._mean.add_(news / over)
+        return cap

@@ -21,7 +21,7 @@ from flockstep.message import Message
 from flockstep.node import Node
 from flockstep.parts.averages import mean_of_chunks
 from flockstep.parts.codecs.codec import Codec
-from flockstep.parts.suited import CHANGES, MEANS, codec_for, unsuited
+from flockstep.parts.suitability import CHANGES, MEANS, codec_for, unsuited
 from flockstep.strategy import Mean
 
 

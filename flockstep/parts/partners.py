@@ -15,8 +15,8 @@ from torch import Tensor
 from flockstep.errors import CodecRange
 from flockstep.message import NOTHING, Message
 from flockstep.node import Node
+from flockstep.parts.codec_trust import believed, error, marked, unmarked
 from flockstep.parts.codecs.coder import Coder, Read, asks_again
-from flockstep.parts.shares import believed, error, marked, unmarked
 from flockstep.parts.topologies import Complete, Topology
 
 

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from flockstep import check
 from flockstep.node import Node
-from flockstep.parts.suited import MODELS
+from flockstep.parts.suitability import MODELS
 from flockstep.strategy import Mean
 
 

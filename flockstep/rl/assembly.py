@@ -12,18 +12,18 @@ from torch import nn
 
 from flockstep import check
 from flockstep.cores import cores
-from flockstep.rl.atari import atari, is_game
 from flockstep.rl.compiled.classic import KNOWN
-from flockstep.rl.compiled.engine import CompiledEngine
+from flockstep.rl.compiled.compiled_engine import CompiledEngine
 from flockstep.rl.engine import Engine
-from flockstep.rl.environments import Environments, Envpool, InProcess, is_vector, made
-from flockstep.rl.mlp import MlpPolicy
-from flockstep.rl.nets.engine import TorchEngine
-from flockstep.rl.networks import POLICIES
-from flockstep.rl.policy_options import arguments_of
+from flockstep.rl.environments.atari import atari, is_game
+from flockstep.rl.environments.copies import Environments, Envpool, InProcess, is_vector, made
+from flockstep.rl.environments.spaces import Actions, Observations
+from flockstep.rl.environments.vector_environments import Vector
+from flockstep.rl.nets.torch_engine import TorchEngine
+from flockstep.rl.policies.mlp import MlpPolicy
+from flockstep.rl.policies.networks import POLICIES
+from flockstep.rl.policies.policy_options import arguments_of
 from flockstep.rl.settings import Settings
-from flockstep.rl.spaces import Actions, Observations
-from flockstep.rl.vectors import Vector
 
 
 def environments(source: Any, count: int | None, *, envpool: bool, images: bool, threads: int = 1) -> Environments:
@@ -120,7 +120,7 @@ def is_compiled(policy: nn.Module, actions: Actions) -> TypeGuard[MlpPolicy]:
 
 
 def is_atari(source: Any, *, images: bool) -> bool:
-    """Whether it is one of the games of rl/atari.py."""
+    """Whether it is one of the games of rl/environments/atari.py."""
     return isinstance(source, str) and images and is_game(source)
 
 

@@ -24,17 +24,17 @@ from torch import nn
 from flockstep import check
 from flockstep.rl import storage
 from flockstep.rl.assembly import copies_of, engine_for, environments, is_atari, is_compiled, policy_for
-from flockstep.rl.board import TensorBoard, run_folder
 from flockstep.rl.engine import Engine, Tally
-from flockstep.rl.environments import Environments, needed, source_of
-from flockstep.rl.evaluation import Evaluation, evaluate
-from flockstep.rl.history import History, Row
-from flockstep.rl.mlp import MlpPolicy
-from flockstep.rl.networks import POLICIES
-from flockstep.rl.policy_options import as_json
+from flockstep.rl.environments.copies import Environments, needed, source_of
+from flockstep.rl.policies.mlp import MlpPolicy
+from flockstep.rl.policies.networks import POLICIES
+from flockstep.rl.policies.policy_options import as_json
 from flockstep.rl.rates import Rate, from_json, to_json
+from flockstep.rl.reporting.evaluation import Evaluation, evaluate
+from flockstep.rl.reporting.history import History, Row
+from flockstep.rl.reporting.progress import Watching
+from flockstep.rl.reporting.tensorboard import TensorBoard, run_folder
 from flockstep.rl.settings import Settings
-from flockstep.rl.watching import Watching
 
 Callback = Callable[[Row], bool | None]
 """Called with every row of the history; False ends the training. If it has a method ``begin``, that gets the model."""
@@ -134,7 +134,7 @@ class HSA2C:
 
     @property
     def plays_atari(self) -> bool:
-        """Whether it plays games as rl/atari.py has them."""
+        """Whether it plays games as rl/environments/atari.py has them."""
         return is_atari(self.source, images=self._images)
 
     def get_env(self) -> Any:

@@ -26,8 +26,8 @@ from flockstep import check
 from flockstep.node import Node
 from flockstep.parts.codecs.codec import Codec
 from flockstep.parts.codecs.raw import Raw
-from flockstep.parts.meetings import Meetings
-from flockstep.parts.suited import MODELS, codec_for
+from flockstep.parts.pair_exchange import PairExchange
+from flockstep.parts.suitability import MODELS, codec_for
 from flockstep.parts.topologies import Complete, Topology
 
 _TOPIC = "adpsgd"
@@ -51,7 +51,7 @@ class ADPSGD:
         """A gradient and an average side by side, then both into the live model."""
         x = node.params
         live, copied = node.keep("live", x.clone()), node.keep("copied", x.clone())
-        meetings = Meetings(node, _TOPIC, live, self.codec, self.topology, owner="ADPSGD")
+        meetings = PairExchange(node, _TOPIC, live, self.codec, self.topology, owner="ADPSGD")
         async for _ in node.steps():
             await meetings.begin_phase()
             await node.step(await node.gradient(x))

@@ -33,7 +33,7 @@ from flockstep.node import Node
 from flockstep.parts.codecs.codec import Codec
 from flockstep.parts.codecs.raw import Raw
 from flockstep.parts.codecs.tail import sparing
-from flockstep.parts.suited import CHANGES, codec_for
+from flockstep.parts.suitability import CHANGES, codec_for
 from flockstep.parts.topologies import Ring, Topology
 
 

@@ -36,7 +36,7 @@ from torch import Tensor
 from flockstep import check
 from flockstep.node import Node, Pending
 from flockstep.parts.averages import Exact
-from flockstep.parts.suited import MODELS, average_for
+from flockstep.parts.suitability import MODELS, average_for
 from flockstep.strategy import Average
 
 

@@ -20,7 +20,7 @@ EagerDiLoCo     the same without waiting: x_i goes on, and moves when the mean i
                 Batch-norm statistics stay a node's own until the end.
 
 Outer is by default a plain average whose momentum grows with the rounds up to what the number of nodes bears (see
-``parts/outer.py``); the papers' is ``outer_lr=0.7, outer_momentum=0.9``; ``outer`` takes any torch optimizer.
+``parts/outer_step.py``); the papers' is ``outer_lr=0.7, outer_momentum=0.9``; ``outer`` takes any torch optimizer.
 A period that the end of the run cuts short is closed like any other. The inner optimizer is yours, AdamW in the papers.
 
 Douillard et al.: DiLoCo, 2023, arXiv 2311.08105. Kale, Douillard, Donchev: eager updates for overlapped communication
@@ -39,7 +39,7 @@ import torch
 from torch import Tensor
 
 from flockstep.node import Node, Pending
-from flockstep.parts.outer import WithOuter
+from flockstep.parts.outer_step import WithOuter
 
 
 @dataclass(frozen=True, kw_only=True)

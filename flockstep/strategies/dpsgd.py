@@ -33,9 +33,9 @@ from flockstep import check
 from flockstep.node import Node
 from flockstep.parts.codecs.codec import Codec
 from flockstep.parts.codecs.raw import Raw
-from flockstep.parts.pushes import Worker
-from flockstep.parts.server import Server
-from flockstep.parts.suited import CHANGES, codec_for
+from flockstep.parts.push_server import Server
+from flockstep.parts.push_worker import Worker
+from flockstep.parts.suitability import CHANGES, codec_for
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -35,9 +35,9 @@ from torch import Tensor
 from flockstep import check
 from flockstep.node import Node, stream
 from flockstep.parts.averages import Exact
-from flockstep.parts.suited import MODELS, average_for
-from flockstep.parts.thresholds import Threshold, looked
-from flockstep.parts.usual import Usual
+from flockstep.parts.clip_thresholds import Threshold, looked
+from flockstep.parts.clips import UsualCap
+from flockstep.parts.suitability import MODELS, average_for
 from flockstep.strategy import Average
 
 
@@ -147,10 +147,10 @@ class _Steps:
         self._share = torch.ones((), dtype=torch.float64)
         if not owner.published:
             self._share = node.keep("share", self._share)
-        self._usual: Usual | None = None
+        self._usual: UsualCap | None = None
         self._gamma = torch.full((), owner.gamma or math.inf, dtype=torch.float64)
         if owner.gamma is None:
-            self._usual, self._gamma = Usual(node), node.keep("gamma", self._gamma)
+            self._usual, self._gamma = UsualCap(node), node.keep("gamma", self._gamma)
 
     async def begin_round(self, own: Tensor, everyone: Tensor, *, is_new: bool = True) -> None:
         """Take in G_i and G; ``is_new``: this node's G_i is not that of the last round."""

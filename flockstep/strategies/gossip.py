@@ -32,8 +32,8 @@ from flockstep.node import Node
 from flockstep.parts.codecs.codec import Codec
 from flockstep.parts.codecs.coder import coder
 from flockstep.parts.codecs.raw import Raw
-from flockstep.parts.neighbours import gained
-from flockstep.parts.suited import MODELS, codec_for
+from flockstep.parts.gossip_round import gained
+from flockstep.parts.suitability import MODELS, codec_for
 from flockstep.parts.topologies import Ring, Topology
 
 

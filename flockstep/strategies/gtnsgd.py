@@ -27,7 +27,7 @@ from flockstep.node import Node
 from flockstep.parts.averages import Mixed
 from flockstep.parts.codecs.codec import Codec
 from flockstep.parts.codecs.raw import Raw
-from flockstep.parts.suited import MODELS, codec_for
+from flockstep.parts.suitability import MODELS, codec_for
 from flockstep.parts.topologies import Complete, Topology
 from flockstep.vector import norm
 

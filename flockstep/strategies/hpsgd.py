@@ -40,8 +40,8 @@ from flockstep import check
 from flockstep.node import Node, Pending
 from flockstep.parts.averages import Exact
 from flockstep.parts.oscillation import Oscillation
-from flockstep.parts.outer import Outer
-from flockstep.parts.rarely import Rarely
+from flockstep.parts.outer_step import Outer
+from flockstep.parts.slow_network import SlowNetworkWarning
 from flockstep.strategy import Average, Mean
 
 _REMEDY = "send less (average=Coded(codec=Stochastic(bits=8))), or take LocalSGD(period=16), which waits"
@@ -78,7 +78,7 @@ class HPSGD:
         x, mean, outer = node.params, self.average.start(node, "change"), Outer(node, lr=self.outer_lr)
         # What it sees are swings of merges after which replicas restart from W; others hold no swing for long.
         watch = Oscillation("HPSGD", speaks=node.rank == 0) if self.pull == 1 else None
-        rarely = Rarely("HPSGD", remedy=_REMEDY, speaks=node.rank == 0)
+        rarely = SlowNetworkWarning("HPSGD", remedy=_REMEDY, speaks=node.rank == 0)
         world, begin = node.keep("global", x.clone()), node.keep("begin", x.clone())
         change = node.keep("change under way", torch.zeros_like(x))
         since = node.keep("statistics under way", outer.statistics(x).clone())

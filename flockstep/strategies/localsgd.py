@@ -27,10 +27,9 @@ from torch import Tensor
 from flockstep import check
 from flockstep.node import Node
 from flockstep.parts.averages import Exact
-from flockstep.parts.clips import NoClip, capped
-from flockstep.parts.suited import MODELS, average_for
-from flockstep.parts.thresholds import Threshold, looked
-from flockstep.parts.usual import Usual
+from flockstep.parts.clip_thresholds import Threshold, looked
+from flockstep.parts.clips import NoClip, UsualCap, capped
+from flockstep.parts.suitability import MODELS, average_for
 from flockstep.strategy import Average, Clip
 from flockstep.vector import norm
 
@@ -85,7 +84,7 @@ class CELGC:
 
     async def run(self, node: Node) -> None:
         """Local SGD with the step capped: nothing else."""
-        gamma = Usual(node) if self.gamma is None else self.gamma
+        gamma = UsualCap(node) if self.gamma is None else self.gamma
 
         def clip(g: Tensor, node: Node) -> Tensor | None:
             return capped(gamma, g, node, self)

@@ -33,7 +33,7 @@ from flockstep.parts.codecs.codec import Codec
 from flockstep.parts.codecs.coder import coder
 from flockstep.parts.codecs.raw import Raw
 from flockstep.parts.partners import matching, swap
-from flockstep.parts.suited import MODELS, codec_for
+from flockstep.parts.suitability import MODELS, codec_for
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,7 +32,7 @@ from flockstep.parts.averages import Exact, Mixed
 from flockstep.parts.clips import SmoothClip
 from flockstep.parts.codecs.codec import Codec
 from flockstep.parts.codecs.raw import Raw
-from flockstep.parts.suited import MODELS, codec_for
+from flockstep.parts.suitability import MODELS, codec_for
 from flockstep.parts.topologies import Ring, Topology
 from flockstep.strategy import Average
 

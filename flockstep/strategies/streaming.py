@@ -12,7 +12,7 @@ learned during the delay is dropped, or partly kept. Where the delay is a large 
 When the run ends, what is under way is taken in, and what each fragment has learned since is closed as one more round.
 
 Outer is by default a plain average whose momentum grows with the rounds up to what the number of nodes bears (see
-``parts/outer.py``); the paper's is ``outer_lr=0.4, outer_momentum=0.9``; ``outer`` takes any torch optimizer.
+``parts/outer_step.py``); the paper's is ``outer_lr=0.4, outer_momentum=0.9``; ``outer`` takes any torch optimizer.
 
 Douillard et al.: streaming DiLoCo with overlapping communication, 2025, arXiv 2501.18512.
 
@@ -33,7 +33,7 @@ from torch import Tensor
 from flockstep import check
 from flockstep.node import Node, Pending
 from flockstep.parts.averages import Exact, Mixed
-from flockstep.parts.outer import WithOuter
+from flockstep.parts.outer_step import WithOuter
 from flockstep.strategy import Mean
 
 

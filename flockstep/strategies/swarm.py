@@ -36,9 +36,9 @@ from flockstep.node import Node
 from flockstep.parts.codecs.codec import Codec
 from flockstep.parts.codecs.coder import Coder, asks_again, coder
 from flockstep.parts.codecs.raw import Raw
-from flockstep.parts.meetings import Meetings
+from flockstep.parts.pair_exchange import PairExchange
 from flockstep.parts.partners import in_full, matching, partners, swap
-from flockstep.parts.suited import MODELS, codec_for
+from flockstep.parts.suitability import MODELS, codec_for
 from flockstep.parts.topologies import Complete, Topology
 
 _TOPIC = "swarm"
@@ -80,7 +80,7 @@ class Swarm(_Local):
         """Phases of local steps, each with one exchange behind it."""
         x, left = node.params, 0
         y, s = node.keep("copy", x.clone()), node.keep("began", x.clone())
-        meetings = Meetings(node, _TOPIC, y, self.codec, self.topology)
+        meetings = PairExchange(node, _TOPIC, y, self.codec, self.topology)
         async for _ in node.steps():
             if left == 0:
                 await meetings.begin_phase()

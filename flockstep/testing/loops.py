@@ -12,14 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flockstep.backends.sim.compute import Compute
-from flockstep.backends.sim.network import Network
+from flockstep.backends.sim.cluster.compute import Compute
+from flockstep.backends.sim.cluster.network import Network
 from flockstep.backends.sim.simulate import simulate
 from flockstep.joining import join, rank
 from flockstep.strategy import Strategy, describe, is_one_sided
 from flockstep.testing.parts import LawBroken
 from flockstep.testing.zoo import SITUATIONS, Situation
-from flockstep.testing.zoo.hand import ByHand, contents
+from flockstep.testing.zoo.by_hand import ByHand, contents
 from flockstep.trace import Trace
 
 _ITERATIONS = 6

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flockstep.backends.sim.compute import Compute
-from flockstep.backends.sim.faults import Loss
-from flockstep.backends.sim.network import Network
+from flockstep.backends.sim.cluster.compute import Compute
+from flockstep.backends.sim.cluster.faults import Loss
+from flockstep.backends.sim.cluster.network import Network
 from flockstep.backends.sim.simulate import simulate
 from flockstep.flock import not_row_wise
 from flockstep.strategy import Strategy, describe, is_one_sided

@@ -17,7 +17,7 @@ from flockstep import check
 from flockstep.workloads.datasets import read_libsvm
 from flockstep.workloads.labelled import libsvm_file, signed_rows
 from flockstep.workloads.sharding import check_place, deal
-from flockstep.workloads.stacked import StackedLogistic, StackedQuadratics, StackedQuartics
+from flockstep.workloads.stacked_workload import StackedLogistic, StackedQuadratics, StackedQuartics
 from flockstep.workloads.workload import Stacked
 
 Vector = NDArray[np.float64]

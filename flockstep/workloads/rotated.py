@@ -12,7 +12,7 @@ from torch import Tensor
 
 from flockstep import check
 from flockstep.workloads.sharding import check_place
-from flockstep.workloads.stacked import StackedRotated
+from flockstep.workloads.stacked_workload import StackedRotated
 from flockstep.workloads.workload import Stacked
 
 Numbers = NDArray[np.float64]

@@ -9,8 +9,8 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from flockstep.cli import app, compare
-from flockstep.cli.compare_progress import Bars
-from flockstep.compare.engine import Run
+from flockstep.cli.support.compare_progress import Bars
+from flockstep.compare.runner import Run
 
 SMALL = ["--workload", "quadratics(dim=4)", "--nodes", "3", "--steps", "8"]
 REPORT = ("report.html", "report.png", "rows.csv", "table.csv")
@@ -139,7 +139,7 @@ def bars(todo, **how):
 
 def test_without_a_terminal_every_run_is_a_line(monkeypatch):
     now = [0.0]
-    monkeypatch.setattr("flockstep.cli.compare_progress.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("flockstep.cli.support.compare_progress.time.monotonic", lambda: now[0])
     todo = [Run(1, 0), Run(0, 1), Run(1, 1)]
     console, shown = bars(todo)
     with shown:

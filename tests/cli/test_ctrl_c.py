@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from flockstep.cli.stopping import Stop
+from flockstep.cli.support.stopping import Stop
 
 SAID = "Ctrl-C: stopping and saving; once more stops at once."
 

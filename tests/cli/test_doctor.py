@@ -15,15 +15,15 @@ import pytest
 from typer.testing import CliRunner
 
 from flockstep import units
-from flockstep.backends.real import keys
-from flockstep.backends.real.checkup import here, identity, lookups
-from flockstep.backends.real.checkup.office import Office
-from flockstep.backends.real.keys import Keys
-from flockstep.backends.real.mailbox import desk
-from flockstep.backends.real.mailbox.about import ask_about
-from flockstep.backends.real.mailbox.house import LOOPBACK, Site, open_house
+from flockstep.backends.real.doctor import identity, local_checks, lookups
+from flockstep.backends.real.doctor.probe_server import ProbeServer
+from flockstep.backends.real.mailbox import request_handler
+from flockstep.backends.real.mailbox.endpoint import LOOPBACK, ListenOn, open_endpoint
+from flockstep.backends.real.mailbox.identity_query import ask_identity
 from flockstep.backends.real.mailbox.limits import Limits
 from flockstep.backends.real.mailbox.wire import Refused
+from flockstep.backends.real.security import keys
+from flockstep.backends.real.security.keys import Keys
 from flockstep.cli import app
 from flockstep.compare.lab.commands import Missing
 from flockstep.compare.lab.lab import Lab
@@ -104,7 +104,7 @@ def listening(*arguments):
 
 
 def office(rank=0, found=None):
-    return Office(rank, LIMITS, Site(keys=found))
+    return ProbeServer(rank, LIMITS, ListenOn(keys=found))
 
 
 @pytest.fixture
@@ -164,8 +164,8 @@ def test_a_lookup_that_hangs_is_given_up(monkeypatch):
 
 def test_a_name_that_leads_to_loopback_is_no_use_to_other_machines(monkeypatch):
     monkeypatch.setattr(lookups, "addresses", lambda *_: (["127.0.1.1"], 0.0))
-    assert here.own_name(1.0).mark == "ok"
-    finding = here.own_name(1.0, apart=True)
+    assert local_checks.own_name(1.0).mark == "ok"
+    finding = local_checks.own_name(1.0, apart=True)
     assert finding.mark == "warning"
     assert "GLOO_SOCKET_IFNAME" in finding.fix
 
@@ -174,7 +174,7 @@ def test_a_name_that_leads_to_loopback_is_no_use_to_other_machines(monkeypatch):
 def test_open_files(monkeypatch, limit, mark):
     resource = pytest.importorskip("resource")
     monkeypatch.setattr(resource, "getrlimit", lambda _: (limit, limit))
-    finding = here.open_files()
+    finding = local_checks.open_files()
     assert finding.mark == mark
     assert ("ulimit -n" in finding.fix) == (mark == "warning")
 
@@ -278,7 +278,7 @@ def test_without_keys_for_others_only_when_told_and_with_a_warning():
 
 def test_the_newer_kind_of_address():
     try:
-        peer = Office(0, LIMITS, Site("::1"))
+        peer = ProbeServer(0, LIMITS, ListenOn("::1"))
     except OSError:
         pytest.skip("this machine has no IPv6")
     with peer:
@@ -297,7 +297,7 @@ def test_several_at_once():
 
 @pytest.fixture
 def training():
-    house = open_house(b"another run of 16"[:16], 3, 4, LIMITS, Site())
+    house = open_endpoint(b"another run of 16"[:16], 3, 4, LIMITS, ListenOn())
     yield house.box.members.me.address
     house.close()
 
@@ -435,7 +435,7 @@ def test_somebody_who_says_nothing(run, secured):
 
 
 def test_another_version_is_told_and_the_rest_is_measured(monkeypatch):
-    monkeypatch.setattr(desk, "version", lambda name: "9.9.9\x1b[31m")
+    monkeypatch.setattr(request_handler, "version", lambda name: "9.9.9\x1b[31m")
     with office() as peer:
         told = examine(peer.address)
     assert told.code == 1
@@ -448,7 +448,7 @@ def test_another_version_is_told_and_the_rest_is_measured(monkeypatch):
 
 
 def test_another_protocol_ends_it(monkeypatch):
-    monkeypatch.setattr(desk, "VERSION", 99)
+    monkeypatch.setattr(request_handler, "VERSION", 99)
     with office() as peer:
         examine(peer.address).fails("versions", "it speaks version 99 of the protocol", "on both sides")
 
@@ -458,7 +458,7 @@ def test_a_clock_that_is_off_is_a_warning(monkeypatch, ahead, words):
     class Clock:
         time = staticmethod(lambda: datetime.now(UTC).timestamp() + ahead)
 
-    monkeypatch.setattr(desk, "time", Clock)
+    monkeypatch.setattr(request_handler, "time", Clock)
     with office() as peer:
         told = examine(peer.address)
     assert told.code == 0, told.text
@@ -474,10 +474,10 @@ def test_it_ends_in_the_middle(monkeypatch, error):
     def once(*arguments):
         if answers:
             raise error
-        answers.append(ask_about(*arguments))
+        answers.append(ask_identity(*arguments))
         return answers[0]
 
-    monkeypatch.setattr(identity, "ask_about", once)
+    monkeypatch.setattr(identity, "ask_identity", once)
     with office() as peer:
         examine(peer.address).fails(
             "clock", f"it answered 1 of 3 times, and then no more: {error}", "whether it has ended"
@@ -485,7 +485,7 @@ def test_it_ends_in_the_middle(monkeypatch, error):
 
 
 def test_it_cannot_reach_us(monkeypatch):
-    monkeypatch.setattr("flockstep.backends.real.checkup.office.ask_about", refuse)
+    monkeypatch.setattr("flockstep.backends.real.doctor.probe_server.ask_identity", refuse)
     with office() as peer:
         told = examine(peer.address)
     told.fails("both ways", "it cannot reach this machine at 127.0.0.1:", "sudo ufw allow PORT/tcp")

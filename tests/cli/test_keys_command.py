@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from typer.testing import CliRunner
 
-from flockstep.backends.real import keys
+from flockstep.backends.real.security import keys
 from flockstep.cli import app
 
 

@@ -15,11 +15,12 @@ pytest.importorskip("sklearn", reason="needs pip install 'flockstep[lda]'")
 
 from scipy import sparse
 
-from flockstep.cli import lda, lda_work
+from flockstep.cli import lda
 from flockstep.cli.lda import app
-from flockstep.lda import files
-from flockstep.lda.topics import Update
-from flockstep.lda.training import Trainer
+from flockstep.cli.topics import lda_work
+from flockstep.lda import model_files
+from flockstep.lda.core.topics import Update
+from flockstep.lda.core.training import Trainer
 
 SEA = ["ship", "sea", "harbour", "sailor", "wave"]
 KITCHEN = ["bread", "oven", "flour", "water", "dough"]
@@ -87,7 +88,7 @@ def test_one_seed_one_outcome(corpus, tmp_path):
     tables = []
     for seed in (1, 1, 2):
         assert fit(corpus, tmp_path / "out", "--seed", seed).exit_code == 0
-        tables.append(files.load(tmp_path / "out").components_)
+        tables.append(model_files.load(tmp_path / "out").components_)
     assert np.array_equal(tables[0], tables[1])
     assert not np.array_equal(tables[0], tables[2])
 
@@ -133,7 +134,7 @@ def test_counts_without_words(tmp_path):
     assert result.exit_code == 0, result.output
     with (tmp_path / "shares.csv").open() as file:
         shares = np.array([row[1:] for row in csv.reader(file)][1:], dtype=float)
-    assert shares == pytest.approx(files.load(tmp_path / "out").transform(counts), rel=1e-4)
+    assert shares == pytest.approx(model_files.load(tmp_path / "out").transform(counts), rel=1e-4)
 
 
 def test_a_file_too_large_to_hold_is_streamed(tmp_path, monkeypatch):
@@ -148,9 +149,11 @@ def test_a_file_too_large_to_hold_is_streamed(tmp_path, monkeypatch):
 
 
 def test_without_scikit_learn_there_is_one_line_to_type(monkeypatch):
-    for name in [name for name in sys.modules if name.startswith("flockstep.lda") or name == "flockstep.cli.lda_work"]:
+    for name in [
+        name for name in sys.modules if name.startswith("flockstep.lda") or name == "flockstep.cli.topics.lda_work"
+    ]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.delattr("flockstep.cli.lda_work")
+    monkeypatch.delattr("flockstep.cli.topics.lda_work")
     monkeypatch.setitem(sys.modules, "sklearn", None)
     result = invoke("topics", "anywhere")
     assert result.exit_code == 1
@@ -173,7 +176,7 @@ def test_ctrl_c_saves_what_was_learned(corpus, tmp_path, monkeypatch):
         f"Stopped by Ctrl-C. What was learned so far is saved: flockstep lda topics {tmp_path / 'out'}" in result.stderr
     )
     assert result.stdout == ""
-    assert np.array_equal(files.load(tmp_path / "out").components_, learned[0])
+    assert np.array_equal(model_files.load(tmp_path / "out").components_, learned[0])
     # Nothing is left of the model that was there before.
     assert not (tmp_path / "out" / "topics.html").exists()
     assert not (tmp_path / "out" / "report.json").exists()
@@ -183,7 +186,7 @@ def test_ctrl_c_saves_what_was_learned(corpus, tmp_path, monkeypatch):
 def test_a_thread_that_still_learns_does_not_spoil_what_is_saved(corpus, tmp_path, monkeypatch):
     """Whoever still learns, here at the worst moment."""
     words, even = np.arange(10, dtype=np.int32), np.ones((10, 2), np.float32)
-    tables, learned, save = [], [], files.save
+    tables, learned, save = [], [], model_files.save
 
     def some(model, kept, apart, nodes):
         model.partial_fit(kept)
@@ -198,7 +201,7 @@ def test_a_thread_that_still_learns_does_not_spoil_what_is_saved(corpus, tmp_pat
     monkeypatch.setattr(lda_work, "_learn", some)
     monkeypatch.setattr(lda_work.files, "save", late)
     assert fit(corpus, tmp_path / "out").exit_code == 130
-    model = files.load(tmp_path / "out")
+    model = model_files.load(tmp_path / "out")
     assert np.array_equal(model.components_, learned[0])
     assert model.topics_.totals == pytest.approx(model.topics_.rows.sum(axis=0, dtype=np.float64), rel=1e-9)
 
@@ -244,7 +247,7 @@ def test_ctrl_c_where_an_exception_goes_nowhere(corpus, tmp_path, struck, jobs):
     assert "What was learned so far is saved" in result.stderr
     # The second pass was begun, and stopped before its first batch.
     assert struck == [2]
-    assert files.load(tmp_path / "out").n_components == 2
+    assert model_files.load(tmp_path / "out").n_components == 2
 
 
 def test_a_second_ctrl_c_stops_at_once(corpus, tmp_path, monkeypatch):
@@ -269,7 +272,7 @@ def test_ctrl_c_after_learning(corpus, tmp_path, monkeypatch):
     result = fit(corpus, tmp_path / "out")
     assert result.exit_code == 130
     assert "The model is saved" in result.stderr
-    assert files.load(tmp_path / "out").n_components == 2
+    assert model_files.load(tmp_path / "out").n_components == 2
 
 
 # Says when the first batch of ours is in and when the main thread waits for others, if there are any: then there is
@@ -278,7 +281,7 @@ PROGRAM = """
 import os
 from flockstep.cli.lda import app
 from flockstep.lda import training
-from flockstep.lda.topics import Topics
+from flockstep.lda.core.topics import Topics
 said = set()
 def say(word):
     if word not in said:
@@ -316,7 +319,7 @@ def interrupted(program, signs, folder, *arguments):
     assert "Traceback" not in err
     assert "What was learned so far is saved" in err
     assert out == ""
-    model = files.load(folder)
+    model = model_files.load(folder)
     assert np.isfinite(model.components_).all()
     assert model.topics_.totals == pytest.approx(model.topics_.rows.sum(axis=0), rel=1e-4)
     return err

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 pytest.importorskip("sklearn", reason="needs pip install 'flockstep[lda]'")
 
 from flockstep.cli.lda import app
-from flockstep.lda import files
+from flockstep.lda import model_files
 
 SEA = ["ship", "sea", "harbour", "sailor", "wave"]
 KITCHEN = ["bread", "oven", "flour", "water", "dough"]
@@ -65,7 +65,7 @@ def test_pairs_of_words(table, tmp_path):
 def test_topics_begin_with_words_that_were_given(table, tmp_path, first):
     (tmp_path / "seeds.txt").write_text(f"{first}\n")
     assert fit(table, tmp_path / "out", "--seeds", tmp_path / "seeds.txt").exit_code == 0
-    saved = files.read(tmp_path / "out")
+    saved = model_files.read(tmp_path / "out")
     top = {saved.vocabulary[k] for k in saved.model.components_[0].argsort()[-5:]}
     assert top == set(SEA if first == "sea" else KITCHEN)
     (tmp_path / "seeds.txt").write_text("whale\n")
@@ -78,7 +78,7 @@ def test_in_several_sittings(table, tmp_path):
     assert fit(table, out, "--passes", 2).exit_code == 0
     result = fit(table, out, "--passes", 5, "--resume", "--held-out", 0.1)
     assert result.exit_code == 0, result.output
-    model = files.load(out)
+    model = model_files.load(out)
     assert (model.n_iter_, model.warm_start) == (5, False)
     assert model.n_batch_iter_ == 1 + 2 * 12 + 3 * 11
     result = fit(table, out, "--passes", 5, "--resume")
@@ -115,7 +115,7 @@ def test_a_scan_that_cannot_be(table, tmp_path, more, said):
 
 
 def test_a_scan_that_is_stopped_keeps_what_is_done(table, tmp_path, monkeypatch):
-    from flockstep.lda import scan
+    from flockstep.lda.evaluate import scan
 
     made = []
 

@@ -4,7 +4,7 @@ import re
 import pytest
 from rich.console import Console
 
-from flockstep.cli.progress import Plan, Watch
+from flockstep.cli.support.progress import Plan, Watch
 from flockstep.trace import Row
 
 
@@ -41,7 +41,7 @@ def test_on_a_terminal_every_run_has_its_line(ended):
 
 def test_the_time_left_of_all_counts_the_gradients_to_come(monkeypatch):
     now = [0.0]
-    monkeypatch.setattr("flockstep.cli.progress.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("flockstep.cli.support.progress.time.monotonic", lambda: now[0])
     console = Console(file=io.StringIO(), force_terminal=True, width=100, legacy_windows=False)
     watch = Watch(console, [Plan("real", 10), Plan("virtual", 10, 32)])
     on_row = watch.follow(0)

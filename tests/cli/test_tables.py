@@ -4,7 +4,7 @@ import io
 from rich.console import Console
 
 import flockstep as fs
-from flockstep.cli import report
+from flockstep.cli.support import report
 from flockstep.trace import NodeReport, Row, Trace
 
 

@@ -13,7 +13,8 @@ import typer
 from typer.testing import CliRunner
 
 from flockstep.cli import app as flockstep
-from flockstep.cli import onlookers, watch
+from flockstep.cli import watch
+from flockstep.cli.support import watch_session
 from flockstep.live import open_journal
 
 app = typer.Typer()
@@ -103,13 +104,13 @@ def test_it_serves_until_ctrl_c_and_leaves_without_complaint(ended):
 
 def test_a_run_that_nobody_watches_has_no_journal(monkeypatch):
     monkeypatch.delenv("FLOCKSTEP_JOURNAL", raising=False)
-    with onlookers.watching(False, None, fresh=True):
+    with watch_session.watching(False, None, fresh=True):
         assert "FLOCKSTEP_JOURNAL" not in os.environ
 
 
 def test_a_journal_is_kept_where_one_says(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with onlookers.watching(False, tmp_path / "a" / "b", fresh=True):
+    with watch_session.watching(False, tmp_path / "a" / "b", fresh=True):
         assert os.environ["FLOCKSTEP_JOURNAL"] == str(tmp_path / "a" / "b")
     assert "FLOCKSTEP_JOURNAL" not in os.environ
     assert (tmp_path / "a" / "b").is_dir()
@@ -117,7 +118,7 @@ def test_a_journal_is_kept_where_one_says(tmp_path, monkeypatch):
 
 def test_a_folder_from_the_environment_is_the_one_that_is_watched(tmp_path, monkeypatch, capfd):
     monkeypatch.setenv("FLOCKSTEP_JOURNAL", str(tmp_path / "named"))
-    with onlookers.watching(True, None, fresh=True):
+    with watch_session.watching(True, None, fresh=True):
         assert os.environ["FLOCKSTEP_JOURNAL"] == str(tmp_path / "named")
         assert f"its journal stays in {tmp_path / 'named'}" in capfd.readouterr().err
     assert os.environ["FLOCKSTEP_JOURNAL"] == str(tmp_path / "named")
@@ -125,7 +126,7 @@ def test_a_folder_from_the_environment_is_the_one_that_is_watched(tmp_path, monk
 
 def test_the_page_is_there_as_long_as_the_run(capfd, monkeypatch):
     monkeypatch.delenv("FLOCKSTEP_JOURNAL", raising=False)
-    with onlookers.watching(True, None, fresh=True):
+    with watch_session.watching(True, None, fresh=True):
         folder = os.environ["FLOCKSTEP_JOURNAL"]
         address = capfd.readouterr().err.split()[4]
         with urllib.request.urlopen(address, timeout=30) as reply:
@@ -141,7 +142,7 @@ def test_an_earlier_run_is_not_mixed_with_a_new_one(ended, monkeypatch):
     result = CliRunner().invoke(flockstep, ["run", "--journal", "journal", "train.py"])
     assert result.exit_code == 2
     assert "holds the journals of an earlier run; name another folder" in " ".join(result.output.split())
-    with onlookers.watching(False, ended, fresh=False):
+    with watch_session.watching(False, ended, fresh=False):
         pass  # one that joins, or another machine's nodes, come to the folder there is
 
 
@@ -149,7 +150,7 @@ def test_a_journal_in_a_file_is_refused(tmp_path):
     (tmp_path / "file").touch()
     with (
         pytest.raises(ValueError, match="--journal must be a folder"),
-        onlookers.watching(False, tmp_path / "file", fresh=True),
+        watch_session.watching(False, tmp_path / "file", fresh=True),
     ):
         pass
 

@@ -2,9 +2,9 @@
 
 import pytest
 from comparisons import made
-from test_engine import Listening
+from test_runner import Listening
 
-from flockstep.compare import engine, real
+from flockstep.compare import real, runner
 from flockstep.compare.folder import Results
 from flockstep.compare.lab import commands
 from flockstep.compare.lab.commands import Missing
@@ -40,8 +40,8 @@ def looped(tmp_path, monkeypatch):
 
 def ran(out, **given):
     comparison, listening = made(seeds=1, **given), Listening()
-    todo = engine.prepare(comparison, out, fresh=False)
-    results = engine.run_all(comparison, out, todo, listening, workers=1)
+    todo = runner.prepare(comparison, out, fresh=False)
+    results = runner.run_all(comparison, out, todo, listening, workers=1)
     assert [words[1] for words in listening.of("begin")] == todo
     return results, listening
 
@@ -98,4 +98,4 @@ def test_where_links_cannot_be_limited_it_says_so(tmp_path, monkeypatch):
     monkeypatch.setattr(commands.shutil, "which", lambda name: name)
     comparison = made(strategies=["DataParallel"], real=True, link="50 Mbit/s")
     with pytest.raises(ValueError, match=r"cannot be limited to 50 Mbit/s here: .*need root.*\n  leave --link out"):
-        real.run_in_turn(comparison, tmp_path, [engine.Run(0, 0)], Listening())
+        real.run_in_turn(comparison, tmp_path, [runner.Run(0, 0)], Listening())

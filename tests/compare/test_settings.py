@@ -3,7 +3,7 @@ from comparisons import DEFAULTS, made
 
 from flockstep.compare import settings
 from flockstep.compare.cluster import Cluster, RealCluster
-from flockstep.texts.optimizers import OptimizerName
+from flockstep.texts.optimizer_texts import OptimizerName
 
 
 def written(tmp_path, text):

@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("sklearn", reason="needs pip install 'flockstep[lda]'")
 
 from flockstep.lda import LDA
-from flockstep.lda.training import fitting_batch
+from flockstep.lda.core.training import fitting_batch
 
 
 @pytest.mark.parametrize(

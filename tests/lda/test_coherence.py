@@ -7,7 +7,7 @@ pytest.importorskip("sklearn", reason="needs pip install 'flockstep[lda]'")
 
 from scipy import sparse
 
-from flockstep.lda import coherence
+from flockstep.lda.evaluate import coherence
 
 
 def corpus(documents=40, words=30, density=0.25, seed=0):

@@ -5,8 +5,8 @@ pytest.importorskip("sklearn", reason="needs pip install 'flockstep[lda]'")
 
 import lda_oracles as oracles
 
-from flockstep.lda.completion import Completion
-from flockstep.lda.topics import Topics
+from flockstep.lda.core.topics import Topics
+from flockstep.lda.evaluate.completion import Completion
 
 
 def dense(corpus, words):

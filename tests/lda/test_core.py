@@ -11,12 +11,12 @@ import lda_oracles as oracles
 from scipy.special import gammaln
 from scipy.special import psi as exact_psi
 
-from flockstep.lda.bound import psi_and_log_gamma
-from flockstep.lda.corpora import Corpus
-from flockstep.lda.expectations import weights
-from flockstep.lda.learner import Learner, Rules, first_gamma
-from flockstep.lda.topics import Topics, Update
-from flockstep.lda.training import Schedule, Trainer, usable_batch
+from flockstep.lda.core.bound import psi_and_log_gamma
+from flockstep.lda.core.expectations import weights
+from flockstep.lda.core.learner import Learner, Rules, first_gamma
+from flockstep.lda.core.topics import Topics, Update
+from flockstep.lda.core.training import Schedule, Trainer, usable_batch
+from flockstep.lda.data.corpora import Corpus
 
 ALPHA, PRIOR, TOPICS, ROUNDS = 0.3, 0.2, 7, 12
 NOTHING_DROPPED = Rules(alpha=ALPHA, full_rounds=ROUNDS, rounds=ROUNDS, tolerance=0.0, negligible=-1.0)

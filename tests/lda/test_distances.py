@@ -5,7 +5,7 @@ import pytest
 
 pytest.importorskip("sklearn", reason="needs pip install 'flockstep[lda]'")
 
-from flockstep.lda.distances import distances, plane
+from flockstep.lda.evaluate.distances import distances, plane
 
 
 def oracle(p, q):
@@ -27,7 +27,7 @@ def topics(count, words=40, seed=0):
 @pytest.mark.parametrize("count", [1, 2, 7])
 @pytest.mark.parametrize("piece", [1, 13, 10**6])
 def test_distances_equal_plain_python_in_any_scale_and_any_pieces(monkeypatch, count, piece):
-    from flockstep.lda import distances as module
+    from flockstep.lda.evaluate import distances as module
 
     monkeypatch.setattr(module, "_PIECE", piece)
     rows = topics(count)

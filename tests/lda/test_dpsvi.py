@@ -12,16 +12,16 @@ from lda_corpora import drawn
 
 import flockstep as fs
 from flockstep.lda import LDA
-from flockstep.lda import keeper as keeper_module
-from flockstep.lda.corpora import Corpus
-from flockstep.lda.dpsvi import DPSVI
-from flockstep.lda.journal import Page
-from flockstep.lda.keeper import Keeper
-from flockstep.lda.learner import Learner
-from flockstep.lda.letters import Draft, read
-from flockstep.lda.topics import Topics, Update
-from flockstep.lda.training import Schedule
-from flockstep.lda.workload import CommonSchedule, TopicDocuments
+from flockstep.lda.core.learner import Learner
+from flockstep.lda.core.topics import Topics, Update
+from flockstep.lda.core.training import Schedule
+from flockstep.lda.data.corpora import Corpus
+from flockstep.lda.nodes import dpsvi_server as keeper_module
+from flockstep.lda.nodes.dpsvi import DPSVI
+from flockstep.lda.nodes.dpsvi_messages import Draft, read
+from flockstep.lda.nodes.dpsvi_server import DPSVIServer
+from flockstep.lda.nodes.pending_update import Page
+from flockstep.lda.nodes.topic_workload import CommonSchedule, TopicDocuments
 from flockstep.node import stream
 from flockstep.workloads.convex import Quadratics
 
@@ -60,8 +60,8 @@ class Log:
 
     def __init__(self, monkeypatch):
         self.batches, self.events, self.arrived, self._rank = {}, [], [], None
-        gradient, learn, take = TopicDocuments.gradient, Learner.learn, Keeper._take
-        stepped, rest = Keeper.stepped, Keeper.rest
+        gradient, learn, take = TopicDocuments.gradient, Learner.learn, DPSVIServer._take
+        stepped, rest = DPSVIServer.stepped, DPSVIServer.rest
 
         def logged_gradient(documents, x, rng):
             self._rank = documents._part
@@ -88,9 +88,9 @@ class Log:
 
         monkeypatch.setattr(TopicDocuments, "gradient", logged_gradient)
         monkeypatch.setattr(Learner, "learn", logged_learn)
-        monkeypatch.setattr(Keeper, "_take", logged_take)
-        monkeypatch.setattr(Keeper, "stepped", logged_stepped)
-        monkeypatch.setattr(Keeper, "rest", logged_rest)
+        monkeypatch.setattr(DPSVIServer, "_take", logged_take)
+        monkeypatch.setattr(DPSVIServer, "stepped", logged_stepped)
+        monkeypatch.setattr(DPSVIServer, "rest", logged_rest)
 
     def _settle(self, own):
         self.events += own + self.arrived
@@ -366,7 +366,7 @@ def test_a_server_does_not_wait_while_a_reply_is_written(corpus, monkeypatch):
         return written(*arguments, **named)
 
     documents.work_on(documents.start())
-    server = Keeper(node, documents, bits=8, least=0.1, trains=True)
+    server = DPSVIServer(node, documents, bits=8, least=0.1, trains=True)
     hello = Draft(number=0, done=0, page=Page(50, 5, []), bits=8, least=0.0)
     question = written(hello, n_words=50, rng=node.rng)
     monkeypatch.setattr(keeper_module, "written", slowly)

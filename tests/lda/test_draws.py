@@ -12,12 +12,12 @@ import scipy.sparse as sp
 from sklearn.feature_extraction.text import CountVectorizer
 
 from flockstep.lda import LDA
-from flockstep.lda.completion import Completion
-from flockstep.lda.corpora import Corpus
-from flockstep.lda.draws import draw
-from flockstep.lda.learner import Learner, Rules
-from flockstep.lda.priors import MixturePrior
-from flockstep.lda.topics import Topics
+from flockstep.lda.core.draws import draw
+from flockstep.lda.core.learner import Learner, Rules
+from flockstep.lda.core.priors import MixturePrior
+from flockstep.lda.core.topics import Topics
+from flockstep.lda.data.corpora import Corpus
+from flockstep.lda.evaluate.completion import Completion
 from flockstep.workloads.datasets import data_folder
 
 ALPHA = np.array([0.5, 0.2, 1.5], np.float32)
@@ -112,7 +112,7 @@ def test_of_sentences_of_three_words_better_topics_are_drawn(monkeypatch, seed):
     counts = counts[np.random.default_rng(0).permutation(np.flatnonzero(counts.sum(1) > 1))[:42_000]]
     unseen, found = Completion(counts[40_000:]), []
     for drawn in (True, False):
-        monkeypatch.setattr("flockstep.lda.learner.are_drawn", lambda length, drawn=drawn, **others: drawn)
+        monkeypatch.setattr("flockstep.lda.core.learner.are_drawn", lambda length, drawn=drawn, **others: drawn)
         model = LDA(20, random_state=seed).fit(counts[:40_000])
         found.append(unseen.of_topics(model.topics_, model.doc_topic_prior_))
     assert found[0] < found[1]

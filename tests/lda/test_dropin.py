@@ -14,10 +14,10 @@ import lda_oracles
 import sklearn.decomposition
 
 from flockstep.lda import LDA, load, save
-from flockstep.lda.corpora import Corpus
-from flockstep.lda.learner import Rules, first_gamma
-from flockstep.lda.topics import Topics
-from flockstep.lda.training import Schedule, WholeTrainer
+from flockstep.lda.core.learner import Rules, first_gamma
+from flockstep.lda.core.topics import Topics
+from flockstep.lda.core.training import Schedule, WholeTrainer
+from flockstep.lda.data.corpora import Corpus
 
 SUITE = importlib.import_module("sklearn.decomposition.tests.test_online_lda")
 

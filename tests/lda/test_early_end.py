@@ -9,11 +9,12 @@ import pytest
 
 pytest.importorskip("sklearn", reason="needs pip install 'flockstep[lda]'")
 
-from flockstep.lda import LDA, training
-from flockstep.lda.corpora import Corpus
-from flockstep.lda.learner import Rules
-from flockstep.lda.topics import Topics
-from flockstep.lda.training import Schedule, Trainer
+from flockstep.lda import LDA
+from flockstep.lda.core import training
+from flockstep.lda.core.learner import Rules
+from flockstep.lda.core.topics import Topics
+from flockstep.lda.core.training import Schedule, Trainer
+from flockstep.lda.data.corpora import Corpus
 
 LONG = 60
 """Seconds after which batches end that nobody stopped: only where something is broken."""

@@ -80,7 +80,7 @@ def test_it_learns(corpus, objective, n_jobs):
 
 
 def test_two_threads_infer_what_one_does(corpus, model, monkeypatch):
-    monkeypatch.setattr("flockstep.lda.measure._CHUNK", 7)
+    monkeypatch.setattr("flockstep.lda.evaluate.measure._CHUNK", 7)
     two = copy.deepcopy(model).set_params(n_jobs=2)
     np.testing.assert_array_equal(two.transform(corpus), model.transform(corpus))
 

@@ -5,8 +5,8 @@ pytest.importorskip("sklearn", reason="needs pip install 'flockstep[lda]'")
 
 from scipy import sparse
 
-from flockstep.lda.holdout import split
-from flockstep.lda.streams import Blocks
+from flockstep.lda.data.holdout import split
+from flockstep.lda.data.streams import Blocks
 
 # Every document is told by its only entry.
 COUNTS = sparse.csr_matrix(np.diag(np.arange(1.0, 41)))

@@ -7,7 +7,7 @@ pytest.importorskip("sklearn", reason="needs pip install 'flockstep[lda]'")
 
 import numba
 
-from flockstep.lda.instructions import fetch, how_many, lowest_bit, shifted
+from flockstep.lda.core.instructions import fetch, how_many, lowest_bit, shifted
 
 BITS = [1, 2, 3, 0x80000000, 0xFFFFFFFF, 0x8000000000000000, 0xF0F0F0F0F0F0F0F0, 2**64 - 1]
 

@@ -15,12 +15,12 @@ from test_dpsvi import Counting, counts, model
 
 import flockstep as fs
 from flockstep.lda import LDA
-from flockstep.lda import nodes as lda_nodes
-from flockstep.lda.completion import Completion
-from flockstep.lda.dpsvi import DPSVI
-from flockstep.lda.nodes import fit_on_nodes
-from flockstep.lda.streams import ArrayFile, BagOfWords, Blocks
-from flockstep.lda.workload import TopicDocuments
+from flockstep.lda.data.streams import ArrayFile, BagOfWords, Blocks
+from flockstep.lda.evaluate.completion import Completion
+from flockstep.lda.nodes import fit_nodes as lda_nodes
+from flockstep.lda.nodes.dpsvi import DPSVI
+from flockstep.lda.nodes.fit_nodes import fit_on_nodes
+from flockstep.lda.nodes.topic_workload import TopicDocuments
 
 DOCUMENTS = drawn(900, 120, 6, length=60)
 LEARNED, HELD_OUT = DOCUMENTS[:700], DOCUMENTS[700:]

@@ -13,9 +13,10 @@ from scipy import sparse
 from sklearn.decomposition import LatentDirichletAllocation
 from web_page import Page
 
-from flockstep.lda import LDA, distances
-from flockstep.lda.page import write_page
-from flockstep.lda.survey import survey
+from flockstep.lda import LDA
+from flockstep.lda.evaluate import distances
+from flockstep.lda.evaluate.survey import survey
+from flockstep.lda.page.page import write_page
 
 EVIL = [
     "<script>alert(1)</script>",
@@ -138,7 +139,7 @@ console.log(JSON.stringify({ drawn, before, during, after: radii(), says, boxes,
 
 
 def run_page(page):
-    program = sys.modules["flockstep.lda.page"].__file__.replace(".py", ".js")
+    program = sys.modules["flockstep.lda.page.page"].__file__.replace(".py", ".js")
     [text] = [text for name, text in page.scripts if name == "data"]
     done = subprocess.run(["node", "-e", BROWSER, program], input=text, capture_output=True, text=True, check=True)
     return json.loads(done.stdout)

@@ -9,10 +9,10 @@ import scipy.sparse as sp
 from scipy.special import psi
 
 from flockstep.lda import LDA
-from flockstep.lda.corpora import Corpus
-from flockstep.lda.learner import Batch, Learner, Rules
-from flockstep.lda.priors import MixturePrior
-from flockstep.lda.topics import Topics
+from flockstep.lda.core.learner import Batch, Learner, Rules
+from flockstep.lda.core.priors import MixturePrior
+from flockstep.lda.core.topics import Topics
+from flockstep.lda.data.corpora import Corpus
 
 ALPHA = np.array([0.3, 0.05, 0.8, 0.1], np.float32)
 

@@ -8,10 +8,11 @@ pytest.importorskip("sklearn", reason="needs pip install 'flockstep[lda]'")
 
 from scipy import sparse
 
-from flockstep.lda import LDA, files, sources
-from flockstep.lda.sources import Kind
-from flockstep.lda.streams import Stream
-from flockstep.lda.text import Words
+from flockstep.lda import LDA, model_files
+from flockstep.lda.data import sources
+from flockstep.lda.data.sources import Kind
+from flockstep.lda.data.streams import Stream
+from flockstep.lda.data.text import Words
 
 COUNTS = np.array([[2, 0, 1, 0], [0, 0, 0, 0], [0, 3, 0, 0], [1, 1, 1, 0]])
 VOCABULARY = ["ship", "sea", "oven", "bread"]
@@ -94,10 +95,10 @@ def test_a_text_that_begins_with_numbers_is_a_text(tmp_path):
 @pytest.mark.parametrize("name", ["texts.txt", *BAGS])
 def test_new_documents_come_in_the_columns_of_a_model(tmp_path, name):
     model = LDA(n_components=2, max_iter=1, random_state=0).fit(sparse.csr_matrix(np.vstack([COUNTS, np.eye(4)])))
-    files.save(tmp_path / "model", model, VOCABULARY)
+    model_files.save(tmp_path / "model", model, VOCABULARY)
     new = BAGS.get(name, b"Ship oven, ship!\n\nsea sea sea unknown\nship sea oven\n")
     (tmp_path / name).write_bytes(new)
-    blocks, _ = sources.open_like(files.read(tmp_path / "model"), tmp_path / name)
+    blocks, _ = sources.open_like(model_files.read(tmp_path / "model"), tmp_path / name)
     assert np.array_equal(sparse.vstack(list(blocks)).toarray(), COUNTS)
 
 
@@ -148,7 +149,7 @@ def test_a_model_without_words_takes_no_texts(tmp_path):
     model = LDA(n_components=2, max_iter=1, random_state=0).fit(sparse.csr_matrix(np.vstack([COUNTS, np.eye(4)])))
     (tmp_path / "lines.txt").write_text("a text")
     with pytest.raises(ValueError, match=r"lines\.txt .* the model was saved without words and takes only counts"):
-        sources.open_like(files.Saved(model, None, None), tmp_path / "lines.txt")
+        sources.open_like(model_files.Saved(model, None, None), tmp_path / "lines.txt")
     (tmp_path / "wide.uci").write_bytes(uci(np.ones((2, 5), dtype=int)))
     with pytest.raises(ValueError, match=r"wide\.uci has 5 words, but the model was fitted with 4"):
-        sources.open_like(files.Saved(model, None, None), tmp_path / "wide.uci")
+        sources.open_like(model_files.Saved(model, None, None), tmp_path / "wide.uci")

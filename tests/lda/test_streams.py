@@ -8,7 +8,7 @@ pytest.importorskip("sklearn", reason="needs pip install 'flockstep[lda]'")
 import scipy.sparse as sp
 
 from flockstep.lda import LDA
-from flockstep.lda.streams import ArrayFile, BagOfWords, Blocks, mapped
+from flockstep.lda.data.streams import ArrayFile, BagOfWords, Blocks, mapped
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def write(matrix, path):
 @pytest.mark.parametrize("block", [1, 2, 7, 66, 1000])
 @pytest.mark.parametrize("name", ["docword.txt", "docword.txt.gz"])
 def test_a_bag_of_words_file(holey, tmp_path, monkeypatch, name, block):
-    monkeypatch.setattr("flockstep.lda.streams._READ", 64)
+    monkeypatch.setattr("flockstep.lda.data.streams._READ", 64)
     stream = BagOfWords(write(holey, tmp_path / name), block=block)
     assert (stream.n_documents, stream.n_features, stream.again) == (66, 50, True)
     for _ in range(2):

@@ -5,7 +5,7 @@ pytest.importorskip("sklearn", reason="needs pip install 'flockstep[lda]'")
 
 from scipy import sparse
 
-from flockstep.lda.survey import survey
+from flockstep.lda.evaluate.survey import survey
 
 
 class Known:

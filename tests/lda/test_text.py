@@ -9,7 +9,8 @@ pytest.importorskip("sklearn", reason="needs pip install 'flockstep[lda]'")
 from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.pipeline import make_pipeline
 
-from flockstep.lda import LDA, text
+from flockstep.lda import LDA
+from flockstep.lda.data import text
 
 TEXTS = [
     "The ship sails the sea; 12 ships, one Sea.",

@@ -9,10 +9,11 @@ import pytest
 
 pytest.importorskip("sklearn", reason="needs pip install 'flockstep[lda]'")
 
-from flockstep.lda import LDA, load, save, sources
-from flockstep.lda.files import read
-from flockstep.lda.tables import Table
-from flockstep.lda.text import Words
+from flockstep.lda import LDA, load, save
+from flockstep.lda.data import sources
+from flockstep.lda.data.tables import Table
+from flockstep.lda.data.text import Words
+from flockstep.lda.model_files import read
 
 TEXTS = ["the sea, the salt", 'a "quoted" word\nand a second line', "", "Ünïcode words", "last words of the sea"]
 

@@ -8,10 +8,10 @@ pytest.importorskip("sklearn", reason="needs pip install 'flockstep[lda]'")
 import scipy.sparse as sp
 from scipy.special import psi
 
-from flockstep.lda import DPSVI, LDA, files
-from flockstep.lda.nodes import fit_on_nodes
-from flockstep.lda.topics import Topics, Update
-from flockstep.lda.word_prior import WordPrior, found
+from flockstep.lda import DPSVI, LDA, model_files
+from flockstep.lda.core.priors import WordPrior, found
+from flockstep.lda.core.topics import Topics, Update
+from flockstep.lda.nodes.fit_nodes import fit_on_nodes
 
 
 def fixed_point(n, eta, rounds=5):
@@ -65,7 +65,7 @@ def test_topics_of_nothing_leave_it_alone():
 @pytest.mark.parametrize("batch", [1, 7, 100])
 def test_it_waits_for_topics_and_follows_every_so_many_documents(batch, monkeypatch):
     taken = []
-    monkeypatch.setattr("flockstep.lda.word_prior.found", lambda topics: taken.append(prior.seen) or 0.5)
+    monkeypatch.setattr("flockstep.lda.core.priors.found", lambda topics: taken.append(prior.seen) or 0.5)
     prior = WordPrior(0.1, learned=True)
     topics = Topics(np.ones((3, 2), np.float32), prior=0.1)
     for _ in range(0, 700, batch):
@@ -102,8 +102,8 @@ def test_a_saved_model_learns_on_as_it_would_have(tmp_path):
     corpus = documents()
     model = LDA(5, topic_word_prior="auto", total_samples=600, batch_size=50, random_state=0)
     model.partial_fit(corpus[:400])
-    files.save(tmp_path, model)
-    loaded = files.load(tmp_path)
+    model_files.save(tmp_path, model)
+    loaded = model_files.load(tmp_path)
     assert loaded.topic_word_prior_ == model.topic_word_prior_
     for each in (model, loaded):
         each.partial_fit(corpus[400:])

@@ -11,7 +11,7 @@ from test_zoo import NAMED
 from torch import nn
 
 import flockstep as fs
-from flockstep.backends.loop import statistics
+from flockstep.backends.loop import buffers
 
 NAN = float("nan")
 
@@ -212,7 +212,7 @@ def test_not_even_for_a_moment_does_the_vector_hold_what_a_bad_batch_left_in_a_b
     with fs.join(model, optimizer, fs.LocalSGD(period=2)) as node:
 
         def look(frame, event, argument):
-            if frame.f_code.co_filename == statistics.__file__:
+            if frame.f_code.co_filename == buffers.__file__:
                 found.append(bool(node.params.isfinite().all()))
                 return look
             return None

@@ -162,14 +162,14 @@ def test_the_real_eight_bit_optimizer_is_resumed_to_the_bit(tmp_path, monkeypatc
 
 
 def test_an_eight_bit_checkpoint_without_the_package_says_so():
-    from flockstep.backends.loop import forms
+    from flockstep.backends.loop import serialization
 
     form = {"module": "no.such.package", "class": "State", "inner": [], "context": {}, "shape": [1], "stride": [1]}
     with pytest.raises(TypeError, match=r"holds a no\.such\.package\.State, which this program has not imported"):
-        forms.put_together({"wrapped": form}, {})
+        serialization.put_together({"wrapped": form}, {})
     # A name of something else is no way in, either.
     with pytest.raises(TypeError, match="has not imported"):
-        forms.put_together({"wrapped": {**form, "module": "os", "class": "system"}}, {})
+        serialization.put_together({"wrapped": {**form, "module": "os", "class": "system"}}, {})
     assert "os" in sys.modules
 
 

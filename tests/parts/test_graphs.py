@@ -2,8 +2,7 @@
 
 import pytest
 
-from flockstep.parts.graphs import Edges, Hypercube
-from flockstep.parts.topologies import Ring, spectral_gap
+from flockstep.parts.topologies import Edges, Hypercube, Ring, spectral_gap
 from flockstep.testing import check_topology
 
 

@@ -8,8 +8,8 @@ import torch
 
 import flockstep as fs
 from flockstep.parts.codecs.coder import asks_again, coder
-from flockstep.parts.codecs.lattice import engine, on_numba, on_torch
-from flockstep.parts.codecs.lattice.plan import BLOCK, Plan, exponents_for
+from flockstep.parts.codecs.lattice import lattice, on_numba, on_torch
+from flockstep.parts.codecs.lattice.lattice import BLOCK, Plan, exponents_for
 from flockstep.parts.codecs.modular import Modular
 from flockstep.testing import check_codec
 
@@ -117,7 +117,7 @@ def test_the_engine_is_known_and_one_that_cannot_run_is_refused():
     assert Modular(engine="torch").runs_on(v) == "torch"
     with pytest.raises(ValueError, match="the engine triton cannot run here"):
         Modular(engine="triton").runs_on(v)
-    assert engine.choose("auto", torch.device("meta"), torch.float32) == "torch"
+    assert lattice.choose("auto", torch.device("meta"), torch.float32) == "torch"
 
 
 class Alone:

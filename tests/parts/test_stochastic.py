@@ -9,7 +9,7 @@ import torch
 
 import flockstep as fs
 from flockstep.parts.codecs.qsgd import on_torch
-from flockstep.parts.codecs.qsgd.plan import Plan
+from flockstep.parts.codecs.qsgd.levels import Plan
 from flockstep.testing import check_codec
 from flockstep.workloads.convex import Quadratics
 

@@ -6,8 +6,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from flockstep.rl import atari as module
-from flockstep.rl.atari import Games, atari, title
+from flockstep.rl.environments import atari as module
+from flockstep.rl.environments.atari import Games, atari, title
 
 EMULATORS = [
     pytest.param(name, marks=pytest.mark.skipif(find_spec(name) is None, reason=f"{name} is not installed"))

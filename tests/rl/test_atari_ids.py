@@ -14,7 +14,7 @@ import gymnasium
 from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation
 
 from flockstep.rl import HSA2C
-from flockstep.rl.atari import is_game
+from flockstep.rl.environments.atari import is_game
 
 gymnasium.register_envs(ale_py)
 

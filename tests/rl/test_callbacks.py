@@ -6,7 +6,7 @@ import torch
 from sides import Glance, Sides
 
 from flockstep.rl import HSA2C, CheckpointCallback, EvalCallback
-from flockstep.rl.every import Every
+from flockstep.rl.reporting.callbacks import Every
 
 gymnasium = pytest.importorskip("gymnasium", reason="needs gymnasium")
 

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from flockstep.rl.compiled.classic import ACROBOT, CAR, CARTPOLE, KNOWN, PENDULUM, STATE, begin, bounded, move, observe
-from flockstep.rl.compiled.plan import Plan
-from flockstep.rl.compiled.rollout import GOES_ON, TERMINATED, TRUNCATED
-from flockstep.rl.compiled.worker import Worker
-from flockstep.rl.mlp import MlpPolicy
+from flockstep.rl.compiled.compiled_rollout import GOES_ON, TERMINATED, TRUNCATED
+from flockstep.rl.compiled.compiled_worker import Worker
+from flockstep.rl.compiled.layout import Plan
+from flockstep.rl.policies.mlp import MlpPolicy
 from flockstep.rl.settings import Settings
 
 gymnasium = pytest.importorskip("gymnasium", reason="needs gymnasium")

@@ -5,12 +5,12 @@ import pytest
 import torch
 
 from flockstep.rl import losses
+from flockstep.rl.compiled.compiled_rollout import act, values_beyond
+from flockstep.rl.compiled.compiled_worker import own_arrays, rollout_arrays, weights_of
+from flockstep.rl.compiled.layout import Plan
 from flockstep.rl.compiled.network import block
-from flockstep.rl.compiled.plan import Plan
-from flockstep.rl.compiled.rollout import act, values_beyond
 from flockstep.rl.compiled.update import gradient
-from flockstep.rl.compiled.worker import own_arrays, rollout_arrays, weights_of
-from flockstep.rl.mlp import MlpPolicy
+from flockstep.rl.policies.mlp import MlpPolicy
 from flockstep.rl.returns import n_step_returns
 from flockstep.rl.settings import Settings
 

@@ -12,7 +12,7 @@ from sides import Mine
 
 from flockstep.errors import Diverged
 from flockstep.rl import HSA2C, Constant, Linear
-from flockstep.rl.history import History
+from flockstep.rl.reporting.history import History
 
 gymnasium = pytest.importorskip("gymnasium", reason="needs gymnasium")
 

@@ -3,7 +3,7 @@
 import pytest
 
 from flockstep.rl import HSA2C, EvalCallback
-from flockstep.rl.board import run_folder
+from flockstep.rl.reporting.tensorboard import run_folder
 
 gymnasium = pytest.importorskip("gymnasium", reason="needs gymnasium")
 

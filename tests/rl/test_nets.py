@@ -16,17 +16,16 @@ from sides import Glance, Sides, until_it_knows_sides, vector
 from torch import nn
 
 from flockstep.errors import Diverged, NodeFailed
-from flockstep.rl.environments import Step
-from flockstep.rl.mlp import MlpPolicy
-from flockstep.rl.nets.engine import TorchEngine
+from flockstep.rl.environments.copies import Step
+from flockstep.rl.environments.spaces import Actions, Observations
 from flockstep.rl.nets.passes import GraphPasses, LayerPasses, passes_of
-from flockstep.rl.nets.shared import Shared
-from flockstep.rl.nets.worker import Worker
-from flockstep.rl.nets.write import write
-from flockstep.rl.networks import POLICIES
+from flockstep.rl.nets.shared import Shared, write
+from flockstep.rl.nets.torch_engine import TorchEngine
+from flockstep.rl.nets.torch_worker import Worker
+from flockstep.rl.policies.mlp import MlpPolicy
+from flockstep.rl.policies.networks import POLICIES
 from flockstep.rl.rmsprop import RMSpropTF
 from flockstep.rl.settings import Settings
-from flockstep.rl.spaces import Actions, Observations
 
 IMAGES, ROWS = Observations((2, 36, 40), dtype="uint8"), Observations((3,))
 CHOICES, NUMBERS = Actions(True, 4), Actions(False, 2, (2,), low=(-9.0, -9.0), high=(9.0, 9.0))
@@ -271,7 +270,7 @@ def test_one_pass_takes_the_steps_of_rmsprop(dtype):
 
 def engine_of(threads, *, seed=0, source=Sides, envs=2, **settings):
     pytest.importorskip("gymnasium")
-    from flockstep.rl.environments import InProcess
+    from flockstep.rl.environments.copies import InProcess
 
     torch.manual_seed(1)
     policy = Glance()

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from flockstep.rl.networks import POLICIES, Images, ask
-from flockstep.rl.spaces import Actions, Observations
+from flockstep.rl.environments.spaces import Actions, Observations
+from flockstep.rl.policies.networks import POLICIES, Images, ask
 
 SCREENS = Observations((4, 84, 84), dtype="uint8")
 CHOICES, NUMBERS = Actions(True, 6), Actions(False, 2, (2,), low=(-1.0, -1.0), high=(1.0, 1.0))

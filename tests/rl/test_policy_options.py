@@ -8,11 +8,11 @@ import torch
 from torch import nn
 
 from flockstep.rl import HSA2C, MlpPolicy
-from flockstep.rl.compiled.engine import CompiledEngine
-from flockstep.rl.nets.engine import TorchEngine
-from flockstep.rl.networks import POLICIES
-from flockstep.rl.policy_options import arguments_of
-from flockstep.rl.spaces import Actions, Observations
+from flockstep.rl.compiled.compiled_engine import CompiledEngine
+from flockstep.rl.environments.spaces import Actions, Observations
+from flockstep.rl.nets.torch_engine import TorchEngine
+from flockstep.rl.policies.networks import POLICIES
+from flockstep.rl.policies.policy_options import arguments_of
 
 gymnasium = pytest.importorskip("gymnasium", reason="needs gymnasium")
 
@@ -131,7 +131,7 @@ def test_a_network_of_ones_own_making_is_asked_for_again(tmp_path):
 
 
 def test_what_is_compiled_takes_tanh_alone():
-    from flockstep.rl.nodes import learn_on_nodes
+    from flockstep.rl.nodes.learn_nodes import learn_on_nodes
 
     with pytest.raises(ValueError, match="those with Tanh are compiled, got ReLU"):
         learn_on_nodes(model_with(activation_fn=nn.ReLU), 1000, nodes=2)

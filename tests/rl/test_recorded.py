@@ -10,15 +10,15 @@ pytest.importorskip("gymnasium", reason="needs pip install 'flockstep[rl]'")
 
 from sides import Sides
 
-from flockstep.rl.environments import InProcess
-from flockstep.rl.nets import recorded, worker
-from flockstep.rl.nets.engine import TorchEngine
+from flockstep.rl.environments.copies import InProcess
+from flockstep.rl.environments.spaces import Actions
+from flockstep.rl.nets import recorded, torch_worker
 from flockstep.rl.nets.passes import LayerPasses, RecordedPasses
 from flockstep.rl.nets.recorded import Recorded
 from flockstep.rl.nets.shared import Shared
-from flockstep.rl.networks import ActorCritic, Images
+from flockstep.rl.nets.torch_engine import TorchEngine
+from flockstep.rl.policies.networks import ActorCritic, Images
 from flockstep.rl.settings import Settings
-from flockstep.rl.spaces import Actions
 
 
 class Tape:
@@ -113,7 +113,7 @@ GAMES = {"choices": Sides, "reals": Reals, "several": Several}
 
 
 def trained(passes, monkeypatch, device, *, kind, threads=1, **settings):
-    monkeypatch.setattr(worker, "passes_of", passes)
+    monkeypatch.setattr(torch_worker, "passes_of", passes)
     numbers = Settings(threads=threads, envs_per_thread=3, n_steps=4, **settings)
     policy = policy_on(device, kind)
     engine = TorchEngine(policy, partial(InProcess, GAMES[kind], 3), numbers, in_turns=True)

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
+from flockstep.rl.compiled.compiled_worker import rollout_arrays
+from flockstep.rl.compiled.layout import Plan
 from flockstep.rl.compiled.network import block
-from flockstep.rl.compiled.plan import Plan
 from flockstep.rl.compiled.update import fill_returns
-from flockstep.rl.compiled.worker import rollout_arrays
-from flockstep.rl.mlp import MlpPolicy
+from flockstep.rl.policies.mlp import MlpPolicy
 from flockstep.rl.returns import n_step_returns
 from flockstep.rl.settings import Settings
 

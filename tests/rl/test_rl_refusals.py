@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from flockstep.rl import HSA2C
-from flockstep.rl.environments import Envpool, InProcess, needed, single
+from flockstep.rl.environments.copies import Envpool, InProcess, needed, single
 
 gymnasium = pytest.importorskip("gymnasium", reason="needs gymnasium")
 

@@ -10,14 +10,14 @@ pytest.importorskip("gymnasium", reason="needs pip install 'flockstep[rl]'")
 
 import gymnasium
 
-from flockstep.rl.compiled.plan import Plan
-from flockstep.rl.compiled.worker import Worker
-from flockstep.rl.environments import InProcess
+from flockstep.rl.compiled.compiled_worker import Worker
+from flockstep.rl.compiled.layout import Plan
+from flockstep.rl.environments.copies import InProcess
 from flockstep.rl.hsa2c import HSA2C
-from flockstep.rl.mlp import MlpPolicy, normalized
-from flockstep.rl.nodes import learn_on_nodes
+from flockstep.rl.nodes.learn_nodes import learn_on_nodes
+from flockstep.rl.nodes.workload import ActorCritic
+from flockstep.rl.policies.mlp import MlpPolicy, normalized
 from flockstep.rl.settings import Settings
-from flockstep.rl.workload import ActorCritic
 
 GAMMA = 0.9
 BOTH = {"normalize_observations": True, "normalize_rewards": True}

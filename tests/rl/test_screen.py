@@ -8,9 +8,9 @@ pytest.importorskip("ale_py", reason="ale_py is not installed")
 
 from ale_py.vector_env import AtariVectorEnv
 
-from flockstep.rl.film import gif
+from flockstep.rl.environments.screen import Screen, _areas
 from flockstep.rl.hsa2c import HSA2C
-from flockstep.rl.screen import Screen, _areas
+from flockstep.rl.reporting.film import gif
 
 
 @pytest.mark.parametrize(("before", "after"), [(4, 2), (3, 2), (210, 84), (5, 5)])

@@ -13,13 +13,13 @@ from gymnasium.spaces import MultiBinary, MultiDiscrete
 from patterns import Patterns
 
 from flockstep.rl import HSA2C
-from flockstep.rl.compiled.engine import CompiledEngine
+from flockstep.rl.compiled.compiled_engine import CompiledEngine
+from flockstep.rl.environments.spaces import Actions
 from flockstep.rl.losses import each_part
-from flockstep.rl.mlp import MlpPolicy
-from flockstep.rl.nets.draws import draw, likeliest, log_prob_and_entropy
-from flockstep.rl.nets.engine import TorchEngine
-from flockstep.rl.nodes import learn_on_nodes
-from flockstep.rl.spaces import Actions
+from flockstep.rl.nets.action_draws import draw, likeliest, log_prob_and_entropy
+from flockstep.rl.nets.torch_engine import TorchEngine
+from flockstep.rl.nodes.learn_nodes import learn_on_nodes
+from flockstep.rl.policies.mlp import MlpPolicy
 
 PARTS = [(3,), (2, 2), (3, 2, 4), (1, 5), (2,) * 5]
 SPACES = [

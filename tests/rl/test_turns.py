@@ -12,13 +12,12 @@ pytest.importorskip("gymnasium", reason="needs pip install 'flockstep[rl]'")
 from sides import Glance, Sides, until_it_knows_sides, vector
 
 from flockstep.errors import NodeFailed
-from flockstep.rl.environments import InProcess
-from flockstep.rl.nets.engine import TorchEngine
-from flockstep.rl.nets.shared import Shared
+from flockstep.rl.environments.copies import InProcess
+from flockstep.rl.nets.shared import Shared, write, write_there
+from flockstep.rl.nets.torch_engine import TorchEngine
+from flockstep.rl.nets.torch_worker import Worker
 from flockstep.rl.nets.totals import Totals
 from flockstep.rl.nets.turns import Turns
-from flockstep.rl.nets.worker import Worker
-from flockstep.rl.nets.write import write, write_there
 from flockstep.rl.settings import Settings
 
 

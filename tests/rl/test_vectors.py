@@ -17,10 +17,10 @@ from sides import Mine
 
 from flockstep.errors import NodeFailed
 from flockstep.rl import HSA2C
-from flockstep.rl.film import gif
+from flockstep.rl.environments.vector_environments import Vector
+from flockstep.rl.nodes.workload import ActorCritic
+from flockstep.rl.reporting.film import gif
 from flockstep.rl.settings import Settings
-from flockstep.rl.vectors import Vector
-from flockstep.rl.workload import ActorCritic
 
 MODES = list(AutoresetMode)
 SMALL = {"policy_kwargs": {"net_arch": [8]}, "local_updates": 7, "seed": 0}

@@ -12,9 +12,9 @@ import torch
 
 import flockstep as fs
 from flockstep.rl import HSA2C, Linear, RMSpropTF, Settings
-from flockstep.rl.bursts import ARRIVE, ActorCriticBursts
-from flockstep.rl.nodes import learn_on_nodes
-from flockstep.rl.workload import ActorCritic
+from flockstep.rl.nodes.learn_nodes import learn_on_nodes
+from flockstep.rl.nodes.node_workload import ARRIVE, ActorCriticBursts
+from flockstep.rl.nodes.workload import ActorCritic
 
 gymnasium = pytest.importorskip("gymnasium", reason="needs gymnasium")
 

@@ -6,7 +6,7 @@ A problem is a list of gradient functions, one per node: ``gradients[i](x) -> g`
 import numpy as np
 
 
-class UsualCap:
+class Usual:
     """One and a half times the mean of what steps were cut to: ten, then it falls with 1/50 and grows with 1/200."""
 
     def __init__(self):
@@ -32,7 +32,7 @@ def data_parallel(x0, gradients, steps, eta, gamma=None):
 
 def local_sgd(x0, gradients, steps, eta, period, gamma=None):
     """``gamma`` is a number, or "usual": then every node has a cap of its own."""
-    xs, caps = [x0.copy() for _ in gradients], [UsualCap() for _ in gradients]
+    xs, caps = [x0.copy() for _ in gradients], [Usual() for _ in gradients]
     for k in range(steps):
         for x, gradient, cap in zip(xs, gradients, caps, strict=True):
             g = gradient(x)
@@ -66,7 +66,7 @@ def likeness(now, before):
 
 def episode(x0, gradients, steps, eta, period, gamma, published=False):
     xs, c = [x0.copy() for _ in gradients], [np.zeros_like(x0) for _ in gradients]
-    cap = UsualCap() if gamma == "usual" else lambda length: gamma
+    cap = Usual() if gamma == "usual" else lambda length: gamma
     for k in range(steps):
         if k % period == 0:
             own = [gradient(x) for x, gradient in zip(xs, gradients, strict=True)]
@@ -90,7 +90,7 @@ def episode_plus(x0, gradients, steps, eta, period, gamma, samples, published=Fa
     own = [gradient(x) for gradient in gradients]
     everyone = np.mean(own, axis=0)
     share = 1 if published else 0
-    cap = UsualCap() if gamma == "usual" else lambda length: gamma
+    cap = Usual() if gamma == "usual" else lambda length: gamma
     for round, start in enumerate(range(0, steps, period)):
         gamma = cap(eta * np.linalg.norm(everyone))
         clip = np.linalg.norm(everyone) > gamma / eta

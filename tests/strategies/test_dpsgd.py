@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import flockstep as fs
-from flockstep.backends.sim.compute import Clock
+from flockstep.backends.sim.cluster.compute import Clock
 from flockstep.node import stream
 from flockstep.testing import check_strategy
 from flockstep.workloads.convex import Quadratics

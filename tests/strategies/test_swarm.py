@@ -9,7 +9,7 @@ import torch
 
 import flockstep as fs
 from flockstep.node import stream
-from flockstep.parts.meetings import Meetings
+from flockstep.parts.pair_exchange import PairExchange
 from flockstep.strategies import swarm
 from flockstep.testing import check_strategy
 from flockstep.workloads.convex import Quadratics
@@ -64,9 +64,9 @@ def logging(kind, log):
 
 
 def logged_meetings(log):
-    """Meetings, saying in which order things happen."""
+    """PairExchange, saying in which order things happen."""
 
-    class Logged(Meetings):
+    class Logged(PairExchange):
         def _answer(self, peer, message):
             before = self._v.clone()
             reply = super()._answer(peer, message)
@@ -97,7 +97,7 @@ def test_swarm_is_what_the_paper_says_under_the_schedule_that_happened(
     size, local_steps, geometric, every_step, monkeypatch
 ):
     log = []
-    monkeypatch.setattr(swarm, "Meetings", logged_meetings(log))
+    monkeypatch.setattr(swarm, "PairExchange", logged_meetings(log))
     strategy = logging(fs.Swarm, log)(local_steps=local_steps, geometric=geometric, merge_every_step=every_step)
     trace = fs.simulate(strategy, PROBLEM, nodes=size, steps=STEPS, optimizer=SGD, seed=SEED, **HARDWARE)
 

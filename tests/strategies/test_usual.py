@@ -7,10 +7,10 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from oracles import UsualCap
+from oracles import Usual
 
 import flockstep as fs
-from flockstep.parts.usual import Usual
+from flockstep.parts.clips import UsualCap
 from flockstep.workloads.convex import Quadratics
 
 SGD = partial(torch.optim.SGD, lr=0.1)
@@ -28,7 +28,7 @@ def usual_of(dimensions=()):
         def count(self, name, amount):
             assert (name, amount) == ("clipped", 0)
 
-    return Usual(Bare())
+    return UsualCap(Bare())
 
 
 def lengths(count, seed=0):
@@ -42,7 +42,7 @@ def lengths(count, seed=0):
 
 @pytest.mark.parametrize("begins", [0, 1])
 def test_it_is_the_mean_of_what_was_let_through(begins):
-    usual, oracle = usual_of(), UsualCap()
+    usual, oracle = usual_of(), Usual()
     for length in lengths(200)[begins:]:
         assert float(usual.cap(torch.tensor(length))) == pytest.approx(oracle(length), rel=1e-12)
 

@@ -28,9 +28,9 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from flockstep.backends.loop import forms
+from flockstep.backends.loop import serialization
 from flockstep.backends.loop.node import JoinedNode
-from flockstep.backends.loop.plain import plain_tensors
+from flockstep.backends.loop.serialization import plain_tensors
 
 _KEPT_STEPS = 2
 
@@ -71,8 +71,10 @@ def save(node: JoinedNode, folder: Path, moment: Moment | None = None) -> Path:
     tensors |= {f"kept/{name}": tensor.detach().cpu().clone() for name, tensor in node.kept.items()}
     plain: dict[str, Any] = {"step": moment.step, "size": node.size, "rank": node.rank, "random": moment.random}
     plain["spent"] = list(node.ledger.entries().items()) if node.ledger else []
-    plain["optimizer"] = forms.taken_apart(node.optimizer.state_dict(), "optimizer", tensors)
-    plain["also"] = [forms.taken_apart(thing.state_dict(), f"also/{i}", tensors) for i, thing in enumerate(node.also)]
+    plain["optimizer"] = serialization.taken_apart(node.optimizer.state_dict(), "optimizer", tensors)
+    plain["also"] = [
+        serialization.taken_apart(thing.state_dict(), f"also/{i}", tensors) for i, thing in enumerate(node.also)
+    ]
     target = folder / f"step-{moment.step:08d}"
     target.mkdir(parents=True, exist_ok=True)
     _write(target / f"node-{node.rank:04d}.safetensors", tensors, plain)
@@ -158,9 +160,9 @@ def _restore(node: JoinedNode, path: Path, *, exactly: bool) -> None:
         for i, buffer in enumerate(node.flat.statistics.buffers):
             buffer.now.data.copy_(tensors[f"buffer/{i}"])
         node.flat.statistics.remember()
-    node.optimizer.load_state_dict(forms.put_together(plain["optimizer"], tensors))
+    node.optimizer.load_state_dict(serialization.put_together(plain["optimizer"], tensors))
     for i, thing in enumerate(node.also):
-        thing.load_state_dict(forms.put_together(plain["also"][i], tensors))
+        thing.load_state_dict(serialization.put_together(plain["also"][i], tensors))
     node.step_count = node.tally.steps = int(plain["step"])
     if node.ledger is not None:
         node.ledger.resume(dict(plain["spent"]))

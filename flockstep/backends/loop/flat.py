@@ -14,7 +14,7 @@ from functools import reduce
 import torch
 from torch import Tensor, nn
 
-from flockstep.backends.loop.statistics import Statistics
+from flockstep.backends.loop.buffers import Statistics
 from flockstep.vector import Layout, is_finite
 
 

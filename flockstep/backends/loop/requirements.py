@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from flockstep.backends.loop.optimizers import told
+from flockstep.backends.loop.several_optimizers import told
 
 
 def check_model(model: nn.Module) -> None:

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 from torch.amp import GradScaler
 
+from flockstep.backends.loop.grad_scaler import is_unscaled, watching
 from flockstep.backends.loop.node import JoinedNode
-from flockstep.backends.loop.optimizers import told
-from flockstep.backends.loop.scaler import is_unscaled, watching
-from flockstep.backends.loop.strangers import refused, steps_under_way
+from flockstep.backends.loop.outsiders import refused, steps_under_way
+from flockstep.backends.loop.several_optimizers import told
 from flockstep.vector import is_finite
 
 Marks = tuple[tuple[weakref.ref[Tensor], int] | None, ...]

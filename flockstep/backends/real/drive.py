@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine, Generator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Generic, TypeVar
 
-from flockstep.backends.real.hands import lend_a_hand
+from flockstep.backends.real.thread_pool import run_on_thread
 from flockstep.modes import await_in_context, torch_modes
 
 T = TypeVar("T")
@@ -78,7 +78,7 @@ class Background(Generic[T]):
             self._result = stop.value
             self._ended.set()
         else:
-            lend_a_hand(lambda: self._run(coroutine, first))
+            run_on_thread(lambda: self._run(coroutine, first))
 
     def _run(self, coroutine: Coroutine[Any, Any, T], first: Block) -> None:
         _here.background = True

@@ -15,9 +15,8 @@ from flockstep import check
 from flockstep.backends.real import metrics
 from flockstep.backends.real.drive import Background, Block
 from flockstep.backends.real.fabric import Fabric
-from flockstep.backends.real.keeping import Keeping
 from flockstep.backends.real.mailbox.memory import Buffers
-from flockstep.backends.real.stopwatch import Stopwatch
+from flockstep.backends.real.recording import Recording, Stopwatch
 from flockstep.errors import located
 from flockstep.guard import Guarded
 from flockstep.message import Message, ring_bytes
@@ -34,7 +33,7 @@ class RealNode(Guarded):
     rows: list[Row]
 
     def __init__(
-        self, fabric: Fabric, rank: int, size: int, seed: int, keeping: Keeping = Keeping(), strategy: str = ""
+        self, fabric: Fabric, rank: int, size: int, seed: int, keeping: Recording = Recording(), strategy: str = ""
     ) -> None:
         self.rank, self.size, self.step_count = rank, size, 0
         self.rng = stream(seed, rank, "codec")

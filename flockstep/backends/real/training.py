@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from flockstep.backends.loop import snapshots
-from flockstep.backends.real.crew import Crew, gather
+from flockstep.backends.real.crew.crew import Crew, gather
 from flockstep.backends.real.drive import Block
 from flockstep.backends.real.fabric import Fabric
-from flockstep.backends.real.keeping import Keeping
 from flockstep.backends.real.node import RealNode
+from flockstep.backends.real.recording import Recording
 from flockstep.budget import Budget, Ledger
 from flockstep.errors import Diverged
 from flockstep.node import OptimizerFactory, stream
@@ -41,7 +41,7 @@ class TrainingNode(RealNode):
         timeout: float,
         on_row: Callable[[Row], None] | None = None,
         one_sided: bool = False,
-        keeping: Keeping = Keeping(),
+        keeping: Recording = Recording(),
         strategy: str = "",
         stop: Callable[[], bool] | None = None,
     ) -> None:

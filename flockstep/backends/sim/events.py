@@ -7,14 +7,13 @@ from functools import partial
 from typing import Any
 
 from flockstep import units
-from flockstep.backends.sim.compute import Clock, clocks_of, starts_of
-from flockstep.backends.sim.faults import Crash, Fault, Slowdown
+from flockstep.backends.sim.cluster.compute import Clock, clocks_of, starts_of
+from flockstep.backends.sim.cluster.fault_schedule import MessageLosses, Outages
+from flockstep.backends.sim.cluster.faults import Crash, Fault, Slowdown
+from flockstep.backends.sim.cluster.network import Network
+from flockstep.backends.sim.collectives import Collectives
 from flockstep.backends.sim.job import Job
-from flockstep.backends.sim.losses import Losses
 from flockstep.backends.sim.mail import Mail
-from flockstep.backends.sim.meetings import Meetings
-from flockstep.backends.sim.network import Network
-from flockstep.backends.sim.outages import Outages
 from flockstep.backends.sim.recorder import Glances, Recorder
 from flockstep.backends.sim.training import TrainingNode
 from flockstep.backends.sim.wires import Wires
@@ -31,7 +30,7 @@ def by_events(job: Job, seed: int, on_row: Callable[[Row], None] | None) -> Trac
     size, program, workload = job.nodes, job.program, job.workload
     timeline = Timeline() if job.timeline else None
     world = World(size=size, steps=job.steps, every=job.every, seed=seed, timeline=timeline)
-    outages, losses = Outages(job.faults, size), Losses(job.faults, stream(seed, 0, "loss"))
+    outages, losses = Outages(job.faults, size), MessageLosses(job.faults, stream(seed, 0, "loss"))
     _connect(world, job.network, units.seconds(job.timeout), outages, losses)
     clocks, starts = clocks_of(job.compute, size, seed), starts_of(job.skew, size, seed)
     if job.is_function:
@@ -54,9 +53,9 @@ def by_events(job: Job, seed: int, on_row: Callable[[Row], None] | None) -> Trac
     return _trace(world, describe(program))
 
 
-def _connect(world: World, network: Network | None, timeout: float, outages: Outages, losses: Losses) -> None:
+def _connect(world: World, network: Network | None, timeout: float, outages: Outages, losses: MessageLosses) -> None:
     world.wires = Wires(world.kernel, network, world.size, outages)
-    world.meetings = Meetings(world.kernel, world.wires, world.size)
+    world.meetings = Collectives(world.kernel, world.wires, world.size)
     world.mail = Mail(world.kernel, world.wires, world.nodes, timeout, losses)
 
 

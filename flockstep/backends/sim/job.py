@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from flockstep import check, units
-from flockstep.backends.sim.compute import Compute
-from flockstep.backends.sim.faults import Fault, named
-from flockstep.backends.sim.network import Network
+from flockstep.backends.sim.cluster.compute import Compute
+from flockstep.backends.sim.cluster.faults import Fault, named
+from flockstep.backends.sim.cluster.network import Network
 from flockstep.budget import Budget
 from flockstep.node import OptimizerFactory
 from flockstep.strategy import Strategy

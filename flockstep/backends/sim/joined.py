@@ -19,7 +19,7 @@ from flockstep.backends.loop import place
 from flockstep.backends.loop.driver import Driver
 from flockstep.backends.loop.flat import FlatModel
 from flockstep.backends.loop.node import JoinedNode
-from flockstep.backends.sim.compute import Clock
+from flockstep.backends.sim.cluster.compute import Clock
 from flockstep.backends.sim.node import SimNode
 from flockstep.message import NOTHING
 

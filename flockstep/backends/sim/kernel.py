@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from flockstep.backends.sim.outages import Spans, after
+from flockstep.backends.sim.cluster.fault_schedule import Spans, after
 from flockstep.errors import Deadlock, located, nodes_named
 from flockstep.modes import await_in_context, torch_modes
 

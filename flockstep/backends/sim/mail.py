@@ -7,8 +7,8 @@ from collections import defaultdict, deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from flockstep.backends.sim.cluster.fault_schedule import MessageLosses
 from flockstep.backends.sim.kernel import Kernel, Suspend, Task
-from flockstep.backends.sim.losses import Losses
 from flockstep.backends.sim.wires import Flow, Wires
 from flockstep.errors import LostPeer, located
 from flockstep.message import Message
@@ -34,7 +34,9 @@ class _Question:
 class Mail:
     """All messages of a run."""
 
-    def __init__(self, kernel: Kernel, wires: Wires, nodes: list[SimNode], timeout: float, losses: Losses) -> None:
+    def __init__(
+        self, kernel: Kernel, wires: Wires, nodes: list[SimNode], timeout: float, losses: MessageLosses
+    ) -> None:
         self._kernel, self._wires, self._nodes, self._timeout = kernel, wires, nodes, timeout
         self._losses = losses
         self._inbox: dict[tuple[int, int], deque[Message]] = defaultdict(deque)

@@ -9,13 +9,13 @@ from typing import Any
 import torch
 
 from flockstep import check
-from flockstep.backends.sim.compute import Compute
+from flockstep.backends.sim.cluster.compute import Compute
+from flockstep.backends.sim.cluster.faults import Fault
+from flockstep.backends.sim.cluster.network import Network
 from flockstep.backends.sim.events import by_events
-from flockstep.backends.sim.faults import Fault
-from flockstep.backends.sim.flock import NotRowWise
 from flockstep.backends.sim.job import Job
-from flockstep.backends.sim.network import Network
-from flockstep.backends.sim.stacking import stacked_run
+from flockstep.backends.sim.stacked.stacked_engine import stacked_run
+from flockstep.backends.sim.stacked.stacked_flock import NotRowWise
 from flockstep.budget import Budget
 from flockstep.drift import warn_of_drift
 from flockstep.node import OptimizerFactory

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from flockstep.backends.sim.compute import Clock
+from flockstep.backends.sim.cluster.compute import Clock
 from flockstep.backends.sim.crew import Crew
 from flockstep.backends.sim.node import SimNode
 from flockstep.budget import Budget, Ledger

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from flockstep.backends.sim.cluster.fault_schedule import Outages, Spans, after
+from flockstep.backends.sim.cluster.network import Network
 from flockstep.backends.sim.kernel import Kernel
-from flockstep.backends.sim.network import Network
-from flockstep.backends.sim.outages import Outages, Spans, after
 
 
 class _Link:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from flockstep.backends.sim.collectives import Collectives
 from flockstep.backends.sim.kernel import Kernel, Suspend, Task
 from flockstep.backends.sim.mail import Mail
-from flockstep.backends.sim.meetings import Meetings
 from flockstep.backends.sim.node import SimNode
 from flockstep.backends.sim.recorder import Recorder
 from flockstep.backends.sim.wires import Wires
@@ -33,7 +33,7 @@ class World:
         """Dead nodes that will come back."""
         self._at_the_end: dict[int, Task] = {}
         self.wires: Wires
-        self.meetings: Meetings
+        self.meetings: Collectives
         self.mail: Mail
 
     def computing(self, until: float) -> Callable[[Task], None]:

@@ -17,9 +17,9 @@ from torch import Tensor
 from flockstep.errors import CodecRange
 from flockstep.message import Message
 from flockstep.node import Node
-from flockstep.parts.codecs.blocks.plan import BLOCK
+from flockstep.parts.codecs.blocks.blocks import BLOCK
 from flockstep.parts.codecs.codec import Codec, sound
-from flockstep.parts.codecs.lattice.plan import Plan
+from flockstep.parts.codecs.lattice.lattice import Plan
 from flockstep.parts.codecs.modular import Modular
 from flockstep.parts.codecs.raw import Raw
 from flockstep.parts.codecs.tail import sparing, with_tail, without_tail

@@ -20,13 +20,12 @@ from torch import Tensor
 from flockstep import check
 from flockstep.errors import CodecRange
 from flockstep.message import Message
-from flockstep.parts.codecs.blocks import engine as engines
+from flockstep.parts.codecs.blocks import engines as engines
+from flockstep.parts.codecs.blocks.blocks import BLOCK
 from flockstep.parts.codecs.blocks.on_torch import in_blocks
-from flockstep.parts.codecs.blocks.plan import BLOCK
 from flockstep.parts.codecs.codec import finite, readable
-from flockstep.parts.codecs.lattice.engine import load
-from flockstep.parts.codecs.lattice.plan import LEAST_EXPONENT, NO_EXPONENT, PRECISION, Plan, exponents_for
-from flockstep.parts.suited import CHANGES, MEANS
+from flockstep.parts.codecs.lattice.lattice import LEAST_EXPONENT, NO_EXPONENT, PRECISION, Plan, exponents_for, load
+from flockstep.parts.suitability import CHANGES, MEANS
 
 
 class Reading(NamedTuple):

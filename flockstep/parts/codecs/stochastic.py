@@ -22,12 +22,11 @@ from torch import Tensor
 from flockstep import check
 from flockstep.errors import CodecRange
 from flockstep.message import Message
-from flockstep.parts.codecs.blocks import engine as engines
+from flockstep.parts.codecs.blocks import engines as engines
+from flockstep.parts.codecs.blocks.blocks import BLOCK
 from flockstep.parts.codecs.blocks.on_torch import in_blocks
-from flockstep.parts.codecs.blocks.plan import BLOCK
 from flockstep.parts.codecs.codec import largest, readable, sound
-from flockstep.parts.codecs.qsgd.engine import load
-from flockstep.parts.codecs.qsgd.plan import LEAST_SCALE, Plan
+from flockstep.parts.codecs.qsgd.levels import LEAST_SCALE, Plan, load
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,7 +23,7 @@ from flockstep import check
 from flockstep.errors import CodecRange
 from flockstep.message import Message
 from flockstep.parts.codecs.codec import finite, readable, sound
-from flockstep.parts.suited import MODELS
+from flockstep.parts.suitability import MODELS
 
 _MOST_COORDINATES = 2**31 - 1
 

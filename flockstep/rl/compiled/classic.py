@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from flockstep.rl.compiled.motion import acrobot, cartpole, mountain_car, mountain_car_continuous, pendulum
-from flockstep.rl.compiled.physics import compiled
+from flockstep.rl.compiled.motion import acrobot, cartpole, compiled, mountain_car, mountain_car_continuous, pendulum
 
 CARTPOLE, ACROBOT, CAR, CAR_CONTINUOUS, PENDULUM = range(5)
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numba
 import numpy as np
 
-from flockstep.rl.compiled.physics import compiled
+# Exactly, so that sums keep their order and states keep gymnasium's bits.
+compiled = numba.njit(nogil=True, cache=True, error_model="numpy")
 
 _FALLEN = 12 * 2 * math.pi / 360
 """Radians from upright at which a pole has fallen."""

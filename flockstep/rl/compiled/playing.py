@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from flockstep.rl.compiled.classic import KNOWN, STATE, begin, bounded, move, observe
 from flockstep.rl.compiled.heads import draw, most_likely
 from flockstep.rl.compiled.kernels import compiled
+from flockstep.rl.compiled.layout import Plan
 from flockstep.rl.compiled.network import block, forward
-from flockstep.rl.compiled.plan import Plan
 from flockstep.rl.compiled.scaling import normalize, nothing_met
 
 

@@ -4,7 +4,7 @@
     observation <- (observation - mean) / deviation;     reward <- reward / deviation of R,  R <- gamma R + reward
 
 both no farther than 10 from 0. A roll-out is normalized by what had been met when it began; what it met is added with
-its update. See ``rl/mlp.py`` for the same in torch.
+its update. See ``rl/policies/mlp.py`` for the same in torch.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import math
 from typing import Any, NamedTuple
 
 from flockstep.rl.compiled.kernels import compiled
+from flockstep.rl.compiled.layout import Plan
 from flockstep.rl.compiled.memory import apart
-from flockstep.rl.compiled.plan import Plan
-from flockstep.rl.mlp import FARTHEST, SMALL
+from flockstep.rl.policies.mlp import FARTHEST, SMALL
 
 
 class Met(NamedTuple):

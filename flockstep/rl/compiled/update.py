@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from flockstep.rl.compiled.compiled_rollout import GOES_ON, TERMINATED, collect
 from flockstep.rl.compiled.heads import loss_slopes
 from flockstep.rl.compiled.kernels import compiled
 from flockstep.rl.compiled.network import backward, block
-from flockstep.rl.compiled.rollout import GOES_ON, TERMINATED, collect
 from flockstep.rl.compiled.scaling import add, scale_rewards
 
 

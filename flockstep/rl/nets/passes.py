@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from flockstep.rl.nets.recorded import Recorded
-from flockstep.rl.networks import ActorCritic, Choice, ask
+from flockstep.rl.policies.networks import ActorCritic, Choice, ask
 
 
 class Passes(Protocol):

@@ -18,12 +18,11 @@ from typing import Any
 import cloudpickle
 import torch
 
-from flockstep.backends.real.children import begin_as_child, context, end, ending
-from flockstep.backends.real.interrupts import interrupted_later
+from flockstep.backends.real.launch.child_processes import begin_as_child, context, end, ending, interrupted_later
 from flockstep.errors import NodeFailed
 from flockstep.rl.nets.shared import Shared
+from flockstep.rl.nets.torch_worker import Worker
 from flockstep.rl.nets.totals import Totals
-from flockstep.rl.nets.worker import Worker
 
 _log = logging.getLogger("flockstep")
 MadeOf = tuple[Any, ...]

@@ -18,11 +18,11 @@ from typing import Any
 from numpy.typing import NDArray
 
 from flockstep.errors import NodeFailed
-from flockstep.rl.environments import Step
-from flockstep.rl.nets.rollout import Acting
+from flockstep.rl.environments.copies import Step
 from flockstep.rl.nets.shared import Shared
+from flockstep.rl.nets.torch_rollout import Acting
+from flockstep.rl.nets.torch_worker import Worker
 from flockstep.rl.nets.totals import Totals
-from flockstep.rl.nets.worker import Worker
 
 _TELL_EVERY = 1.0
 """Seconds between two reports."""

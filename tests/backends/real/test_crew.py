@@ -18,9 +18,9 @@ import numpy as np
 import pytest
 import torch
 
-from flockstep.backends.real.crew import gather
-from flockstep.backends.real.crew_processes import ProcessCrew
-from flockstep.backends.real.crew_threads import ThreadCrew
+from flockstep.backends.real.crew.crew import gather
+from flockstep.backends.real.crew.process_crew import ProcessCrew
+from flockstep.backends.real.crew.thread_crew import ThreadCrew
 from flockstep.errors import FlockstepError, NodeFailed
 from flockstep.node import stream
 from flockstep.workloads.convex import Quadratics
@@ -400,7 +400,7 @@ class OwnGradients(SparseLogistic):
 )
 def test_the_kind_is_chosen_and_told(make, optimizer, threads, kind, why, caplog, monkeypatch):
     if kind == "processes":
-        monkeypatch.setattr("flockstep.backends.real.crew.ProcessCrew", crew_by_name)
+        monkeypatch.setattr("flockstep.backends.real.crew.crew.ProcessCrew", crew_by_name)
     workload = make()
     with (
         caplog.at_level(logging.INFO, "flockstep"),

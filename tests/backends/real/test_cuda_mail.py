@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import flockstep as fs
-from flockstep.backends.real.mailbox.house import Site, open_house
+from flockstep.backends.real.mailbox.endpoint import ListenOn, open_endpoint
 from flockstep.backends.real.mailbox.limits import Limits
 from flockstep.backends.real.mailbox.memory import Staging
 from flockstep.message import Message
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a C
 @pytest.mark.parametrize("length", [0, 1, 1000, 3_000_001])
 def test_a_question_and_a_reply_from_a_gpu(length):
     data = (torch.arange(length, device="cuda") % 251).to(torch.uint8)
-    houses = [open_house(b"r" * 16, rank, 2, Limits(30), Site()) for rank in range(2)]
+    houses = [open_endpoint(b"r" * 16, rank, 2, Limits(30), ListenOn()) for rank in range(2)]
     try:
         houses[0].box.members.learn(houses[1].box.members.everyone())
         houses[1].box.answer("echo", lambda peer, message: Message(message.data.cuda(), "Raw", (length,), torch.uint8))

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from flockstep.backends.real.interrupts import interrupted_later
+from flockstep.backends.real.launch.child_processes import interrupted_later
 
 
 def test_ctrl_c_waits_for_the_end():

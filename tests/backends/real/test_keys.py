@@ -13,8 +13,8 @@ import pytest
 from cryptography.x509 import BasicConstraints, ExtendedKeyUsage, KeyUsage
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from flockstep.backends.real import certificates, keys
-from flockstep.backends.real.keys import Keys, create, name_of, rank_of
+from flockstep.backends.real.security import certificates, keys
+from flockstep.backends.real.security.keys import Keys, create, name_of, rank_of
 
 WORD = b"a word of the run"
 SECONDS = 20

@@ -8,11 +8,12 @@ import pytest
 import torch
 
 import flockstep as fs
-from flockstep.backends.real import keys, metrics
-from flockstep.backends.real.mail import MailFabric
-from flockstep.backends.real.mailbox.house import Site, open_house
+from flockstep.backends.real import metrics
+from flockstep.backends.real.mailbox.endpoint import ListenOn, open_endpoint
 from flockstep.backends.real.mailbox.limits import Limits
+from flockstep.backends.real.mailbox.mail_fabric import MailFabric
 from flockstep.backends.real.node import RealNode
+from flockstep.backends.real.security import keys
 from flockstep.trace import NodeReport, Row
 
 pytest.importorskip("prometheus_client", reason="needs pip install prometheus-client")
@@ -58,8 +59,8 @@ def fabrics(tmp_path):
         if secured:
             keys.create(tmp_path, 2)
         for rank in range(2):
-            site = Site(keys=keys.Keys.find(tmp_path, rank) if secured else None)
-            made.append(MailFabric(rank, 2, 20.0, partial(open_house, bytes(16), rank, 2, Limits(20.0), site)))
+            site = ListenOn(keys=keys.Keys.find(tmp_path, rank) if secured else None)
+            made.append(MailFabric(rank, 2, 20.0, partial(open_endpoint, bytes(16), rank, 2, Limits(20.0), site)))
         first, second = (fabric.mailbox().members for fabric in made)
         first.learn(str(second.me))
         second.learn(str(first.me))
@@ -112,7 +113,7 @@ def test_one_who_dies_is_counted_out(fabrics):
 
 
 def test_a_mailbox_without_a_node_has_nothing_to_show():
-    house = open_house(bytes(16), 0, 1, Limits(20.0), Site())
+    house = open_endpoint(bytes(16), 0, 1, Limits(20.0), ListenOn())
     try:
         assert ask(house.box.members.me.address)[0] == 404
     finally:

@@ -4,9 +4,9 @@ from contextlib import contextmanager
 
 import torch
 
-from flockstep.backends.real.mailbox.house import Site, open_house
+from flockstep.backends.real.collective.threads import Hub, ThreadFabric
+from flockstep.backends.real.mailbox.endpoint import ListenOn, open_endpoint
 from flockstep.backends.real.mailbox.limits import Limits
-from flockstep.backends.real.threads import Hub, ThreadFabric
 from flockstep.message import Message
 
 
@@ -34,7 +34,7 @@ def test_between_threads():
 
 
 def test_between_mailboxes():
-    houses = [open_house(bytes(16), rank, 2, Limits(20), Site()) for rank in range(2)]
+    houses = [open_endpoint(bytes(16), rank, 2, Limits(20), ListenOn()) for rank in range(2)]
     try:
         asker, answerer = (house.box for house in houses)
         asker.members.learn(str(answerer.members.me))

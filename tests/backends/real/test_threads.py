@@ -2,7 +2,7 @@
 
 import pytest
 
-from flockstep.backends.real.threads import Hub
+from flockstep.backends.real.collective.threads import Hub
 from flockstep.errors import LostPeer, NodeFailed
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import flockstep as fs
-from flockstep.backends.sim.outages import Outages, after
+from flockstep.backends.sim.cluster.fault_schedule import Outages, after
 from flockstep.message import HEADER_BYTES
 from flockstep.testing.law import note, read
 

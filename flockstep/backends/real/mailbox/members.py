@@ -14,7 +14,6 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from flockstep.backends.real.mailbox.address import read
 from flockstep.backends.real.mailbox.wire import MOST_RANKS
 
 _LINE = re.compile(r"(\d{1,7})=([\w.:\[\]-]{1,255}:\d{1,5})/(\d{1,20})(/left)?", re.ASCII)
@@ -155,7 +154,7 @@ class Members:
 
 def _in_range(rank: int, address: str, incarnation: int) -> bool:
     # The system takes a port modulo 2**16, and a frame has 8 bytes for an incarnation.
-    return rank < MOST_RANKS and 0 < read(address)[1] < 2**16 and incarnation < 2**64
+    return rank < MOST_RANKS and 0 < parse_address(address)[1] < 2**16 and incarnation < 2**64
 
 
 def _is_news(member: Member, known: Member) -> bool:
@@ -164,3 +163,14 @@ def _is_news(member: Member, known: Member) -> bool:
 
 def _text(members: Iterable[Member]) -> str:
     return ",".join(map(str, members))
+
+
+def format_address(host: str, port: int) -> str:
+    """``10.0.0.1:29600`` or ``[::1]:29600``."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def parse_address(address: str) -> tuple[str, int]:
+    """Host and port; ValueError where there is no port."""
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)

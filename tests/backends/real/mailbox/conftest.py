@@ -7,7 +7,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from hostile import RUN
 
-from flockstep.backends.real.mailbox.house import Site, open_house
+from flockstep.backends.real.mailbox.endpoint import ListenOn, open_endpoint
 from flockstep.backends.real.mailbox.limits import Limits
 
 
@@ -17,7 +17,7 @@ def houses():
     opened = []
 
     def open_one(rank, size=2, *, run=RUN, seconds=20.0, **site):
-        opened.append(open_house(run, rank, size, Limits(seconds), Site(**site)))
+        opened.append(open_endpoint(run, rank, size, Limits(seconds), ListenOn(**site)))
         return opened[-1]
 
     yield open_one

@@ -10,10 +10,10 @@ import pytest
 import torch
 from hostile import RUN, SECONDS, connect, head, read_response, request, speak
 
-from flockstep.backends.real.keys import Keys, create
-from flockstep.backends.real.mailbox import desk
-from flockstep.backends.real.mailbox.house import Site, open_house
+from flockstep.backends.real.mailbox import request_handler
+from flockstep.backends.real.mailbox.endpoint import ListenOn, open_endpoint
 from flockstep.backends.real.mailbox.limits import Limits
+from flockstep.backends.real.security.keys import Keys, create
 from flockstep.errors import LostPeer
 from flockstep.message import Message
 
@@ -26,7 +26,7 @@ def message():
 
 
 def open_one(rank, size=3, **site):
-    return open_house(RUN, rank, size, Limits(LONG), Site(**site))
+    return open_endpoint(RUN, rank, size, Limits(LONG), ListenOn(**site))
 
 
 def address_of(house):
@@ -161,7 +161,7 @@ def test_with_an_answer_that_nobody_takes():
 
 
 def test_who_is_refused_and_goes_on_talking_is_cut_off(houses, monkeypatch):
-    monkeypatch.setattr(desk, "_DRAIN_SECONDS", 0.2)
+    monkeypatch.setattr(request_handler, "_DRAIN_SECONDS", 0.2)
     house = houses(1)
     with connect(address_of(house)) as connection:
         connection.sendall(request(run=bytes(16)))

@@ -29,12 +29,11 @@ from hostile import (
 )
 from xxhash import xxh3_64
 
-from flockstep.backends.real.mailbox import transfer
-from flockstep.backends.real.mailbox.calls import read_frame, read_message
-from flockstep.backends.real.mailbox.http import Exchange
+from flockstep.backends.real.mailbox import http
+from flockstep.backends.real.mailbox.client import read_frame, read_message
+from flockstep.backends.real.mailbox.http import Deadline, Exchange, Reader
 from flockstep.backends.real.mailbox.members import Member, Members
 from flockstep.backends.real.mailbox.memory import Buffers
-from flockstep.backends.real.mailbox.transfer import Deadline, Reader
 from flockstep.backends.real.mailbox.wire import Frame, Refused
 from flockstep.message import Message
 
@@ -337,9 +336,9 @@ def test_where_there_is_no_memory_that_is_said():
 import random, resource, sys
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 from hostile import FRAME, Wire, frame_bytes
-from flockstep.backends.real.mailbox.calls import read_message
+from flockstep.backends.real.mailbox.client import read_message
 from flockstep.backends.real.mailbox.memory import Buffers
-from flockstep.backends.real.mailbox.transfer import Deadline, Reader
+from flockstep.backends.real.mailbox.http import Deadline, Reader
 from flockstep.backends.real.mailbox.wire import Frame, Refused
 most = 2**33 + int(open("/proc/self/statm").read().split()[0]) * 4096
 resource.setrlimit(resource.RLIMIT_AS, (most, most))
@@ -372,7 +371,7 @@ def test_one_byte_at_a_time_does_not_move_the_deadline(monkeypatch, count):
             return 1
 
     with pytest.raises(TimeoutError):
-        Reader(Trickle(), b"", transfer.Deadline(10.0)).read(count)
+        Reader(Trickle(), b"", http.Deadline(10.0)).read(count)
     assert now[0] <= 20.0
 
 
@@ -389,7 +388,7 @@ def test_the_deadline_of_a_head_is_one_for_all_of_it(monkeypatch):
             return b"x"
 
     with pytest.raises(TimeoutError):
-        Exchange(Trickle(), client=False).read(transfer.Deadline(10.0))
+        Exchange(Trickle(), client=False).read(http.Deadline(10.0))
     assert now[0] <= 12.0
 
 

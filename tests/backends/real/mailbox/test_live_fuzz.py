@@ -15,9 +15,9 @@ import pytest
 import torch
 from hostile import KNOCK, RUN, SECONDS, body, connect, frame_bytes, head, plain_head, request, stranger
 
-from flockstep.backends.real.keys import Keys, create, home_of, name_of
-from flockstep.backends.real.mailbox.house import Site, open_house
+from flockstep.backends.real.mailbox.endpoint import ListenOn, open_endpoint
 from flockstep.backends.real.mailbox.limits import Limits
+from flockstep.backends.real.security.keys import Keys, create, home_of, name_of
 from flockstep.message import Message
 
 COUNT = 2000
@@ -306,7 +306,7 @@ def attack(victim, folder, numbers):
 def ask_normally(victim, folder):
     """A member of the run comes and asks, at both houses."""
     for line, keys in ((victim.plain, None), (victim.secured, Keys.find(folder / "run", 0))):
-        house = open_house(RUN, 0, 3, Limits(SECONDS), Site(keys=keys))
+        house = open_endpoint(RUN, 0, 3, Limits(SECONDS), ListenOn(keys=keys))
         try:
             house.box.members.learn(line)
             asked = Message(torch.arange(100_000).to(torch.uint8), "raw", (100_000,), torch.uint8)

@@ -29,9 +29,9 @@ from hostile import (
     stranger,
 )
 
-from flockstep.backends.real import keys
-from flockstep.backends.real.keys import Keys, create, home_of, name_of
-from flockstep.backends.real.mailbox.house import Site
+from flockstep.backends.real.mailbox.endpoint import ListenOn
+from flockstep.backends.real.security import keys
+from flockstep.backends.real.security.keys import Keys, create, home_of, name_of
 from flockstep.errors import LostPeer
 from flockstep.message import Message
 
@@ -328,7 +328,7 @@ def test_the_control_of_replies(houses, liar):
         assert asker.box.ask(1, "topic", message()).data.tolist() == [1, 2, 3, 4, 5]
 
 
-# About -----------------------------------------------------------------------------------------------------------
+# Identity -----------------------------------------------------------------------------------------------------------
 
 
 def test_about_for_any_plain_client(listener):
@@ -484,7 +484,7 @@ def test_a_server_with_anothers_certificate_is_not_believed(houses, secured, fol
 @pytest.mark.parametrize("host", ["0.0.0.0", "10.1.2.3", "::", "a-machine.example"])
 def test_without_keys_only_on_loopback(host):
     with pytest.raises(ValueError, match=f"listens on loopback only, not on {host}") as caught:
-        Site(host)
+        ListenOn(host)
     assert "flockstep keys create DIR" in str(caught.value)
     assert "--insecure" in str(caught.value)
 
@@ -493,16 +493,16 @@ def test_without_keys_only_on_loopback(host):
 def test_insecure_is_possible_and_said(host):
     assert not ip_address(host).is_loopback
     with pytest.warns(UserWarning, match=f"listens on {host} without keys: whoever reaches it can read and change"):
-        Site(host, insecure=True)
+        ListenOn(host, insecure=True)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "localhost"])
 def test_loopback_needs_nothing(host):
-    assert Site(host).keys is None
+    assert ListenOn(host).keys is None
 
 
 def test_with_keys_anywhere(folder):
-    assert Site("10.1.2.3", keys=Keys.find(folder / "run", 0)).host == "10.1.2.3"
+    assert ListenOn("10.1.2.3", keys=Keys.find(folder / "run", 0)).host == "10.1.2.3"
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])

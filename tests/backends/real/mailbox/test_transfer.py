@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from flockstep.backends.real.mailbox.transfer import Deadline, Reader
+from flockstep.backends.real.mailbox.http import Deadline, Reader
 
 LENGTHS = [0, 1, 32 * 1024 - 1, 32 * 1024, 32 * 1024 + 1, 300_000]
 

@@ -8,15 +8,7 @@ import torch
 from hostile import DTYPES, FIELDS, FRAME, RUN, frame_bytes, little, plain_frame
 from hypothesis import given, settings
 
-from flockstep.backends.real.mailbox.wire import (
-    FRAME_BYTES,
-    LONGEST,
-    MOST_RANKS,
-    Frame,
-    Kind,
-    Refused,
-    topic_bytes,
-)
+from flockstep.backends.real.mailbox.wire import FRAME_BYTES, LONGEST, MOST_RANKS, Frame, Kind, Refused, topic_bytes
 from flockstep.message import Message
 
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import torch
 from hostile import RUN, resident_bytes
 
-from flockstep.backends.real.keys import Keys
-from flockstep.backends.real.mailbox.house import Site, open_house
+from flockstep.backends.real.mailbox.endpoint import ListenOn, open_endpoint
 from flockstep.backends.real.mailbox.limits import Limits
+from flockstep.backends.real.security.keys import Keys
 from flockstep.message import Message
 
 SECONDS = 60.0
@@ -45,7 +45,7 @@ threading.excepthook = lambda told: errors.append(repr(told.exc_value))
 if __name__ == "__main__":
     torch.set_num_threads(1)
     keys = Keys.find(sys.argv[1], 1)
-    opened = [open_house(RUN, 1, 3, Limits(SECONDS), site) for site in (Site(), Site(keys=keys))]
+    opened = [open_endpoint(RUN, 1, 3, Limits(SECONDS), site) for site in (ListenOn(), ListenOn(keys=keys))]
     for house in opened:
         house.box.answer("topic", doubled)
     print(json.dumps([str(house.box.members.me) for house in opened]), flush=True)

@@ -1,0 +1,16 @@
+"""Imported once by the server that new nodes are forked from: what a node would otherwise spend seconds importing.
+
+The first optimizer makes torch import its compiler; a vector of one number starts no threads that a fork would lose.
+"""
+
+import torch
+
+import flockstep
+import flockstep.backends.real.launch.spawn
+
+for _name in flockstep.__all__:
+    getattr(flockstep, _name)
+
+_number = torch.zeros(1)
+_number.grad = torch.zeros(1)
+torch.optim.SGD([_number], lr=0.1).step()

@@ -1,0 +1,128 @@
+"""Real runs from Python: ``launch`` starts nodes as processes or threads, or joins those that others started."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+
+from flockstep import check, units
+from flockstep.backends.real.collective import c10d
+from flockstep.backends.real.join.joined import process_fabrics, store_of
+from flockstep.backends.real.launch.cluster_environment import World, find
+from flockstep.backends.real.launch.jobs import CallFunction, Job, OnRow, Stop, TrainWorkload, assemble
+from flockstep.backends.real.launch.run_threads import run_threads
+from flockstep.backends.real.recording import Recording
+from flockstep.budget import Budget
+from flockstep.drift import warn_of_drift
+from flockstep.node import OptimizerFactory
+from flockstep.strategy import Strategy
+from flockstep.timeline import Timeline
+from flockstep.trace import Row, Trace
+from flockstep.workloads.workload import Workload
+
+_launches = itertools.count()
+
+
+def launch(
+    program: Strategy | Callable[[], Any],
+    workload: Workload | None = None,
+    *,
+    nodes: int | None = None,
+    steps: int | Budget = 100,
+    optimizer: OptimizerFactory = partial(torch.optim.SGD, lr=0.1),
+    on: str = "processes",
+    record_every: int | None = None,
+    timeout: str | float = 300.0,
+    seed: int = 0,
+    on_row: Callable[[Row], None] | None = None,
+    stop: Callable[[], bool] | None = None,
+    timeline: bool = False,
+) -> Trace:
+    """Run a strategy on a workload, or your own function that joins, for real: the same program as ``simulate``.
+
+    Starts ``nodes`` processes on this machine that talk through torch.distributed, or with ``on="threads"`` threads of
+    this one. Each takes ``steps`` steps, or all together until a ``Budget`` is spent. In a script that torchrun, srun
+    or mpirun started, the processes are there already: each call runs its own node, ``nodes`` may be left out, and
+    ``models`` of the trace holds this process's own. An exception in any node ends all and is raised here; so does
+    Ctrl-C; but a one-sided strategy on a workload goes on without a node that was killed. ``timeout`` is how long any
+    wait may last. ``steps``, ``optimizer``, ``record_every`` and ``on_row`` are for workloads; what your own function
+    returns is in the trace's ``results``, by rank. ``stop`` is asked again and again; once it says yes, nodes of a
+    one-sided strategy take no more steps and end in order, and the trace is of what they did. With ``timeline`` the
+    trace holds one, of what every node did when and of who sent how much to whom; nodes on several machines are as well
+    aligned in it as these machines' clocks.
+    """
+    check.one_of("launch", "on", on, ("processes", "threads"))
+    check.whole("launch", "seed", seed, at_least=0)
+    world = find(starts_own=nodes is not None) if on == "processes" else None
+    size = check.whole("launch", "nodes", _size(nodes, world))
+    limit = check.positive("launch", "timeout", units.seconds(timeout, "launch.timeout"))
+    # Read here: children that a server forks have its environment, not ours.
+    keeping = Recording.from_environment(timeline=timeline)
+    job: Job
+    if workload is None and callable(program) and not hasattr(program, "run"):
+        job = CallFunction(function=program, size=size, seed=seed, timeout=limit, keeping=keeping)
+    else:
+        check.has("launch", "strategy", program, "run", kind="a strategy such as LocalSGD(period=8)")
+        check.has("launch", "workload", workload, "start", "gradient", "loss", "shard", kind="a workload")
+        each = steps.steps_of_each(size) if isinstance(steps, Budget) else check.whole("launch", "steps", steps)
+        every = max(1, each // 20) if record_every is None else check.whole("launch", "record_every", record_every)
+        job = TrainWorkload(
+            strategy=program,  # type: ignore[arg-type]
+            workload=workload,  # type: ignore[arg-type]
+            size=size,
+            steps=steps,
+            optimizer=optimizer,
+            record_every=every,
+            seed=seed,
+            timeout=limit,
+            keeping=keeping,
+        )
+    if stop is not None and not job.one_sided:
+        raise ValueError("launch.stop is for one-sided strategies: others wait for each other at steps they agreed on")
+    trace = _run(job, on, world, on_row, stop)
+    warn_of_drift([trace])
+    return trace
+
+
+def _run(job: Job, on: str, world: World | None, on_row: OnRow | None, stop: Stop | None) -> Trace:
+    if world is not None and not world.lonely:
+        return _as_one_of(world, job, on_row, stop)
+    if on == "threads":
+        return assemble(job, run_threads(job, on_row, stop))
+    from flockstep.backends.real.launch.spawn import run_processes
+
+    return assemble(job, run_processes(job, on_row, stop))
+
+
+def _size(nodes: int | None, world: World | None) -> int:
+    if world is None or (world.lonely and nodes is not None):
+        if nodes is None:
+            raise ValueError(
+                "launch.nodes says how many nodes to start; only under torchrun, srun or mpirun can it be left out"
+            )
+        return nodes
+    if nodes not in (None, world.size):
+        raise ValueError(f"launch.nodes is {nodes}, but {world}; leave nodes out")
+    return world.size
+
+
+def _as_one_of(world: World, job: Job, on_row: OnRow | None, stop: Stop | None) -> Trace:
+    rank, size = world.rank, world.size
+    # The k-th launch of one process belongs with the k-th of every other.
+    store = c10d.PrefixStore(f"launch/{next(_launches)}", store_of(world))
+    trace = assemble(job, {rank: job.run(rank, process_fabrics(store, rank, size, job.timeout), on_row, stop)})
+    store.set(f"report/{rank}", trace.to_json())
+    every = [Trace.from_json(store.get(f"report/{other}").decode()) for other in range(size)]
+    # Whoever holds the store must outlive the others' use of it.
+    store.add("read", 1)
+    deadline = time.monotonic() + job.timeout
+    while rank == 0 and store.add("read", 0) < size and time.monotonic() < deadline:
+        time.sleep(0.02)
+    trace.nodes = [node for other in every for node in other.nodes]
+    trace.timeline = Timeline.together(other.timeline for other in every)
+    return trace

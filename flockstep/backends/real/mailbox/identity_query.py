@@ -1,0 +1,71 @@
+"""What a mailbox says of itself to whoever may ask: its run, its node, its clock, and whom it knows."""
+
+from __future__ import annotations
+
+import json
+import socket
+import ssl
+import time
+from dataclasses import dataclass
+
+from flockstep.backends.real.mailbox.http import Deadline, Exchange, Reader
+from flockstep.backends.real.mailbox.members import parse_address
+from flockstep.backends.real.mailbox.wire import Refused
+from flockstep.backends.real.security.keys import Keys
+
+_LONGEST = 2**20
+_FIELDS = {"protocol": int, "flockstep": str, "run": str, "rank": int, "incarnation": int, "size": int, "peers": str}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Identity:
+    """The answer of one mailbox."""
+
+    address: str
+    protocol: int
+    flockstep: str
+    run: str
+    rank: int
+    incarnation: int
+    size: int
+    peers: str
+    timeout: float
+    clock_skew: float
+    """How many seconds its clock is ahead of ours, to within half the round trip."""
+    round_trip: float
+
+
+def ask_identity(address: str, keys: Keys | None, seconds: float) -> Identity:
+    """Ask a mailbox about itself; OSError where nothing answers, Refused where something else does."""
+    deadline = Deadline(seconds)
+    with socket.create_connection(parse_address(address), deadline.left()) as plain:
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        with _secured(plain, keys) as connection:
+            exchange = Exchange(connection, client=True)
+            before = time.time()
+            connection.sendall(exchange.request(0, "", target=b"/about", method=b"GET"))
+            head = exchange.read(deadline)
+            after = time.time()
+            body = Reader(connection, head.rest, deadline).read(min(head.length, _LONGEST))
+    if head.status != 200:
+        raise Refused(body.decode(errors="replace") or f"HTTP status {head.status}", head.status)
+    return _read(body, address, before, after)
+
+
+def _secured(connection: socket.socket, keys: Keys | None) -> socket.socket:
+    if keys is None:
+        return connection
+    context: ssl.SSLContext = keys.client_context()
+    # Any node of the run will do: which one it is, it will say.
+    context.check_hostname = False
+    return context.wrap_socket(connection)
+
+
+def _read(body: bytes, address: str, before: float, after: float) -> Identity:
+    try:
+        told = json.loads(body)
+        fields = {name: kind(told[name]) for name, kind in _FIELDS.items()}
+        skew, timeout = float(told["time"]) - (before + after) / 2, float(told["timeout"])
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        raise Refused(f"whatever answers at {address} is no mailbox") from None
+    return Identity(address=address, timeout=timeout, clock_skew=skew, round_trip=after - before, **fields)

@@ -1,0 +1,205 @@
+"""A node's mailbox: it answers questions, asks them, and carries letters.
+
+Questions (``ask``) run a handler on the other side and bring its reply; letters (``send``) wait there to be taken. Both
+are calls that the other side acknowledges, so that whoever dies in the middle is noticed by whoever called.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections import defaultdict, deque
+from collections.abc import Callable
+from queue import SimpleQueue
+
+from flockstep.backends.real.mailbox.client import Calls, Connections
+from flockstep.backends.real.mailbox.http import Deadline
+from flockstep.backends.real.mailbox.limits import Limits
+from flockstep.backends.real.mailbox.members import Members
+from flockstep.backends.real.mailbox.memory import Buffers, Staging
+from flockstep.backends.real.mailbox.request_handler import Failed, RequestHandler
+from flockstep.backends.real.mailbox.wire import Frame, Kind, Refused, topic_bytes
+from flockstep.backends.real.security.keys import Keys, name_of
+from flockstep.errors import LostPeer
+from flockstep.message import NOTHING, Message
+from flockstep.node import Handler
+
+
+class Mailbox:
+    """One node's."""
+
+    def __init__(
+        self,
+        run: bytes,
+        members: Members,
+        limits: Limits,
+        *,
+        keys: Keys | None,
+        find: Callable[[int], str | None] = lambda rank: None,
+    ) -> None:
+        self._run, self.members, self._limits, self._find = run, members, limits, find
+        self._rank, self._changed = members.me.rank, members.changed
+        self.handling = threading.Lock()
+        """Held while a handler runs."""
+        self._handlers: dict[str, Handler] = {}
+        self._inbox: dict[int, deque[Message]] = defaultdict(deque)
+        self._outboxes: dict[int, SimpleQueue[Message | None]] = {}
+        self._posts: list[threading.Thread] = []
+        self._closed = False
+        buffers, staging = Buffers(), Staging()
+        context = None if keys is None else keys.client_context()
+        self._connections = Connections(context, connect=limits.connect, idle=limits.idle)
+        self._calls = Calls(self._connections, buffers, staging)
+        self.desk = RequestHandler(
+            run, members, limits, self._take, buffers=buffers, staging=staging, secured=keys is not None
+        )
+
+    # Questions --------------------------------------------------------------------------------------------------
+
+    def answer(self, topic: str, handler: Handler) -> None:
+        """Let a handler answer from now on."""
+        topic_bytes(topic)
+        with self._changed:
+            self._handlers[topic] = handler
+            self._changed.notify_all()
+
+    def ask(self, peer: int, topic: str, message: Message) -> Message:
+        """Block until the reply is here; LostPeer names whoever gave none, and why."""
+        topic_bytes(topic)
+        return self._call(Kind.ASK, peer, topic, message, self._limits.reply, f"ask({topic!r})")
+
+    def knock(self, peer: int) -> None:
+        """Ask for a sign of life."""
+        self._call(Kind.KNOCK, peer, "", NOTHING, self._limits.knock, "a knock")
+
+    def _call(self, kind: Kind, peer: int, topic: str, message: Message, seconds: float, verb: str) -> Message:
+        deadline, me = Deadline(seconds), self.members.me
+        frame = Frame.of(kind, self._run, me.rank, me.incarnation, topic, message)
+        address = None
+        try:
+            address = self._address(peer, deadline)
+            replied, reply, peers = self._calls.call(
+                address, name_of(peer), frame, message, self.members.gossip(), deadline
+            )
+            self._check(replied, peer, address)
+            self.members.learn(peers)
+        except Refused as refused:
+            raise self._lost(peer, verb, f"it refused: {refused.reason}") from refused
+        except (OSError, ValueError) as error:
+            why = f"no reply in {seconds:g} s" if isinstance(error, TimeoutError) else str(error)
+            self._give_up(peer, address, why)
+            raise self._lost(peer, verb, why) from error
+        self.members.heard(peer)
+        return reply
+
+    def _check(self, replied: Frame, peer: int, address: str) -> None:
+        """Whether a reply is one, of this run, and of whom it should be."""
+        if replied.kind is not Kind.REPLY:
+            raise Refused(f"what came back from {address} is no reply")
+        if replied.run != self._run:
+            raise Refused(f"this is run {self._run.hex()}, the reply is of run {replied.run.hex()}")
+        if replied.sender != peer:
+            raise Refused(f"node {replied.sender} answers at {address}")
+        if replied.incarnation < (newest := self.members.incarnation(peer)):
+            raise Refused(
+                f"node {peer} was started anew as incarnation {newest}; "
+                f"the reply is of an older one, {replied.incarnation}"
+            )
+
+    def _give_up(self, peer: int, address: str | None, why: str) -> None:
+        if address is not None:
+            self._connections.forget(address)
+        # Unless it was started anew meanwhile: then the one that was lost is not the one that is meant now.
+        if not self._closed and address == self.members.address(peer):
+            self.members.lose(peer, why)
+
+    def _address(self, peer: int, deadline: Deadline) -> str:
+        while (address := self.look_up(peer)) is None:
+            with self._changed:
+                if self._closed:
+                    raise ConnectionError("this mailbox is closed")
+                # Somebody may tell, or the store may know by then.
+                self._changed.wait(min(0.01, deadline.left()))
+        return address
+
+    def look_up(self, peer: int) -> str | None:
+        """Where a peer's mailbox is, as far as anybody knows."""
+        if self.members.address(peer) is None or peer in self.members.lost():
+            line = self._find(peer)
+            if line is not None:
+                self.members.learn(line)
+        return self.members.address(peer)
+
+    # Letters ----------------------------------------------------------------------------------------------------
+
+    def send(self, peer: int, message: Message) -> None:
+        """Queue a letter; one thread per peer carries them, in order."""
+        with self._changed:
+            if self._closed:
+                raise self._lost(peer, "send", "this mailbox is closed")
+            if peer not in self._outboxes:
+                self._outboxes[peer] = SimpleQueue()
+                thread = threading.Thread(target=self._post, args=(peer,), name=f"letters to node {peer}", daemon=True)
+                self._posts.append(thread)
+                thread.start()
+        self._outboxes[peer].put(message)
+
+    def receive(self, peer: int) -> Message:
+        """Block until the next letter of a peer is here."""
+        seconds = self._limits.timeout
+        with self._changed:
+            self._changed.wait_for(lambda: self._inbox[peer] or peer in self.members.lost() or self._closed, seconds)
+            if self._inbox[peer]:
+                return self._inbox[peer].popleft()
+        raise self._lost(peer, "receive", self.members.lost().get(peer, f"nothing came in {seconds:g} s"))
+
+    def _post(self, peer: int) -> None:
+        while (message := self._outboxes[peer].get()) is not None:
+            try:
+                self._call(Kind.SEND, peer, "", message, self._limits.timeout, "send")
+            except LostPeer:
+                # Noted among the members; a letter has nobody waiting for its way back.
+                continue
+
+    # ------------------------------------------------------------------------------------------------------------
+
+    def _take(self, frame: Frame, message: Message) -> Message:
+        """What the desk received, by kind; the reply."""
+        if frame.kind is Kind.SEND:
+            with self._changed:
+                self._inbox[frame.sender].append(message)
+                self._changed.notify_all()
+        if frame.kind is not Kind.ASK:
+            return NOTHING
+        with self._changed:
+            found = self._changed.wait_for(lambda: frame.topic in self._handlers or self._closed, self._limits.early)
+            if not found or self._closed:
+                raise Refused(f"nobody answers {frame.topic!r} at node {self._rank}", 404)
+        try:
+            with self.handling:
+                # Looked up here: the one that answered when the question came may have been replaced since.
+                reply = self._handlers[frame.topic](frame.sender, message)
+            if not isinstance(reply, Message):
+                raise TypeError(f"a handler must return a Message, got {type(reply).__name__}")
+            return reply
+        except Exception as error:
+            raise Failed(f"node {self._rank} failed, {type(error).__name__}: {error}") from error
+
+    def _lost(self, peer: int, verb: str, why: str) -> LostPeer:
+        return LostPeer(f"node {self._rank} lost node {peer} in {verb}: {why}", rank=self._rank)
+
+    def serve(self, connection: socket.socket) -> None:
+        """Attend to one connection until it ends."""
+        self.desk.attend(connection)
+
+    def close(self) -> None:
+        """Ask nothing more, and answer nothing more."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        self._connections.close()
+        for outbox in self._outboxes.values():
+            outbox.put(None)
+        for thread in self._posts:
+            if thread is not threading.current_thread():
+                thread.join()

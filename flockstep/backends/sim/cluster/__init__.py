@@ -1,0 +1,1 @@
+"""What a user declares of virtual machines: links, speeds, and faults."""

@@ -1,0 +1,144 @@
+"""Collectives in virtual time: the k-th of one node on a channel meets the k-th of every other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from flockstep.backends.sim.kernel import Kernel, Suspend, Task
+from flockstep.backends.sim.wires import Flow, Wires
+from flockstep.errors import LostPeer, Mismatch, nodes_named
+from flockstep.message import Message, ring_bytes
+from flockstep.node import mean_of
+
+if TYPE_CHECKING:
+    from flockstep.backends.sim.node import SimNode
+
+
+class _Meeting:
+    """One round of one channel: who has come, with what."""
+
+    __slots__ = ("brought", "channel", "flow", "round", "tasks", "verb")
+
+    def __init__(self, verb: str, channel: str, round: int) -> None:
+        self.verb, self.channel, self.round = verb, channel, round
+        self.brought: dict[int, Any] = {}
+        self.tasks: dict[int, Task] = {}
+        self.flow: Flow | None = None
+
+    def __str__(self) -> str:
+        return f"{self.verb}({self.channel!r}), round {self.round}"
+
+
+class Collectives:
+    """All collectives of a run."""
+
+    def __init__(self, kernel: Kernel, wires: Wires, size: int) -> None:
+        self._kernel, self._wires, self._size = kernel, wires, size
+        self._open: dict[tuple[str, int], _Meeting] = {}
+        self._dead: list[int] = []
+
+    def mean(self, node: SimNode, v: Tensor, channel: str) -> Suspend:
+        """Wait for everybody's vector; get the mean."""
+        return self._join("mean", node, v, channel, self._begin_mean)
+
+    def exchange(self, node: SimNode, messages: Sequence[Message], channel: str) -> Suspend:
+        """Wait for everybody's messages; get one from each."""
+        return self._join("exchange", node, messages, channel, self._begin_exchange)
+
+    def lose(self, rank: int) -> None:
+        """A node died: whoever waits for it learns so now."""
+        if rank not in self._dead:
+            self._dead.append(rank)
+        for meeting in list(self._open.values()):
+            if meeting.flow is not None:
+                self._wires.cut(meeting.flow)
+            self._break(meeting)
+
+    def _join(self, verb: str, node: SimNode, thing: Any, channel: str, begin: Callable[[_Meeting], None]) -> Suspend:
+        round = node.channels.next_round(channel)
+
+        def arrive(task: Task) -> None:
+            meeting = self._open.setdefault((channel, round), _Meeting(verb, channel, round))
+            meeting.brought[node.rank] = thing
+            meeting.tasks[node.rank] = task
+            task.mark("waiting")
+            task.where = meeting.__str__
+            if meeting.verb != verb:
+                raise Mismatch(
+                    f"node {node.rank} is in {verb} where others are in {meeting}", channel=channel, round=round
+                )
+            if self._dead:
+                self._break(meeting)
+            elif len(meeting.brought) == self._size:
+                for waiting in meeting.tasks.values():
+                    waiting.mark("talking")
+                begin(meeting)
+
+        return Suspend(arrive)
+
+    def _break(self, meeting: _Meeting) -> None:
+        self._open.pop((meeting.channel, meeting.round), None)
+        for rank, task in meeting.tasks.items():
+            lost = nodes_named(self._dead) if self._dead != [rank] else "its own first incarnation"
+            error = LostPeer(
+                f"node {rank} was in {meeting} when it lost {lost}",
+                rank=rank,
+                channel=meeting.channel,
+                round=meeting.round,
+            )
+            self._kernel.at(self._kernel.now, self._throw, task, error)
+
+    def _throw(self, task: Task, error: LostPeer) -> None:
+        self._kernel.resume(task, error=error)
+
+    def _begin_mean(self, meeting: _Meeting) -> None:
+        # In rank order, whoever came first: the hardware model must not change the numbers.
+        vectors = [meeting.brought[rank] for rank in range(self._size)]
+        try:
+            total = mean_of(vectors, meeting.channel, meeting.round)
+        except Mismatch as error:
+            error.time = self._kernel.now
+            raise
+        nbytes = ring_bytes(total.nbytes, self._size)
+        for rank, node in self._present(meeting):
+            node.sent((rank + 1) % self._size, nbytes)
+            node.tally.bytes_received += nbytes
+
+        def done() -> None:
+            # What a node brought is a copy of its own: filling it costs less than a new one for each.
+            for vector in vectors[1:]:
+                vector.copy_(total)
+            self._deliver(meeting, vectors)
+
+        meeting.flow = self._wires.ring(nbytes, 2 * (self._size - 1), done)
+
+    def _begin_exchange(self, meeting: _Meeting) -> None:
+        table: list[Sequence[Message]] = [meeting.brought[rank] for rank in range(self._size)]
+        sent = [sum(m.nbytes for to, m in enumerate(row) if to != rank) for rank, row in enumerate(table)]
+        received = [sum(row[rank].nbytes for by, row in enumerate(table) if by != rank) for rank in range(self._size)]
+        for rank, node in self._present(meeting):
+            node.tally.bytes_sent += sent[rank]
+            node.tally.bytes_received += received[rank]
+            if node.timeline is not None:
+                for to, message in enumerate(table[rank]):
+                    if to != rank:
+                        node.timeline.send(rank, to, message.nbytes)
+
+        def done() -> None:
+            self._deliver(meeting, [[row[rank] for row in table] for rank in range(self._size)])
+
+        meeting.flow = self._wires.all_to_all(max(*sent, *received), done)
+
+    def _present(self, meeting: _Meeting) -> Iterator[tuple[int, SimNode]]:
+        for rank, task in meeting.tasks.items():
+            yield rank, task.owner  # type: ignore[misc]
+
+    def _deliver(self, meeting: _Meeting, results: Sequence[Any]) -> None:
+        del self._open[meeting.channel, meeting.round]
+        for rank, task in meeting.tasks.items():
+            self._kernel.at(self._kernel.now, self._kernel.resume, task, results[rank])
+        # Meeting and flow know each other: without this, every round's vectors would wait for the garbage collector.
+        meeting.brought, meeting.flow = {}, None

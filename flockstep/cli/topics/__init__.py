@@ -1,0 +1,1 @@
+"""What the commands of ``flockstep lda`` do, and their options."""

@@ -1,0 +1,1 @@
+"""Variational inference itself: from batches of documents to topics, compiled."""

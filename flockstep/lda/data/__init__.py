@@ -1,0 +1,1 @@
+"""Corpora: texts, tables and files of counts, in memory or as streams."""

@@ -1,0 +1,1 @@
+"""The page that shows topics, and its own files."""

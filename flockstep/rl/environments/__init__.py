@@ -1,0 +1,1 @@
+"""What an agent plays in: gymnasium environments, their vectors, and Atari games."""

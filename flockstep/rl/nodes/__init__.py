@@ -1,0 +1,1 @@
+"""HSA2C on several nodes."""

@@ -1,0 +1,1 @@
+"""Policies that have a name, and what may be asked of them."""

@@ -1,0 +1,1 @@
+"""How a training is seen: rows, pictures, films, TensorBoard, callbacks, evaluation."""
