@@ -3,7 +3,7 @@
     d = r (Q(v_j) - Q(v_i)) / 2;      v_i <- v_i + d;      v_j <- v_j - d
 
 Both apply the same d, from the same two decoded vectors, so v_i + v_j stays what it was whatever the codec does; r is 1
-where the codec is exact (see shares.py).
+where the codec is exact (see codec_trust.py).
 
 A meeting is atomic: between saying what it holds and taking what it gains, a node meets nobody else. So every meeting
 brings two nodes together, and the sum of |v - mean|^2 never grows. If meetings overlapped, a node would give away half

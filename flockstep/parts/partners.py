@@ -4,7 +4,7 @@ A pair average is applied as a difference, on both sides from the same two decod
 
     d = r (Q(v_j) - Q(v_i)) / 2;      v_i <- v_i + d;      v_j <- v_j - d
 
-so that v_i + v_j stays what it was whatever the codec does; r is 1 where the codec is exact (see shares.py).
+so that v_i + v_j stays what it was whatever the codec does; r is 1 where the codec is exact (see codec_trust.py).
 """
 
 from __future__ import annotations

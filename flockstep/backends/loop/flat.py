@@ -2,7 +2,7 @@
 
 Where parameters share a dtype they become views of the vector, and are never copied. Where they do not, the vector
 holds them in the widest dtype and is kept in step by ``pull`` and ``push``. Complex numbers lie in it as pairs. Buffers
-keep their own memory: what of them is in the vector, and why, is in statistics.py.
+keep their own memory: what of them is in the vector, and why, is in buffers.py.
 """
 
 from __future__ import annotations
