@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 
 from benchmarks.report import Progress, arguments, finish
-from flockstep.parts.codecs.modular import Modular
-from flockstep.parts.codecs.raw import Raw
-from flockstep.parts.codecs.stochastic import Stochastic
+from flockstep.codecs.modular import Modular
+from flockstep.codecs.raw import Raw
+from flockstep.codecs.stochastic import Stochastic
 
 RESULTS = Path(__file__).parent / "results"
 COUNT, QUICK_COUNT, REACH = 10_000_000, 1_000_000, 0.01
@@ -97,8 +97,8 @@ def _processor_seconds(work: Work) -> float:
 
 def on_the_gpu(count: int, rounds: int, progress: Progress) -> list[dict[str, Any]]:
     """Shares of a copy's bandwidth."""
-    from flockstep.parts.codecs.lattice import on_triton
-    from flockstep.parts.codecs.lattice.lattice import Plan, exponents_for
+    from flockstep.codecs.lattice import on_triton
+    from flockstep.codecs.lattice.lattice import Plan, exponents_for
 
     x, y = vectors(count, "cuda")
     out = torch.empty_like(x)
@@ -120,8 +120,8 @@ def on_the_gpu(count: int, rounds: int, progress: Progress) -> list[dict[str, An
 
 
 def _levels_on_the_gpu(x: Tensor, out: Tensor, copy: torch.cuda.CUDAGraph, rounds: int) -> list[dict[str, Any]]:
-    from flockstep.parts.codecs.qsgd import on_triton
-    from flockstep.parts.codecs.qsgd.levels import Plan
+    from flockstep.codecs.qsgd import on_triton
+    from flockstep.codecs.qsgd.levels import Plan
 
     plan, count = Plan(x.numel(), 8), x.numel()
     scales = torch.empty(plan.blocks, device="cuda")

@@ -86,7 +86,7 @@ class Schedule:
 
     def dead(self) -> set[int]:
         """Who may be dead at the end: a crash of a node that is down does nothing, so that an earlier one counts."""
-        return {fault.node for fault in self.faults if isinstance(fault, fs.Crash) and fault.back_after is None}
+        return {fault.node for fault in self.faults if isinstance(fault, fs.faults.Crash) and fault.back_after is None}
 
     def complaint(self) -> str:
         """What is wrong with the run; nothing, if all is well."""
@@ -105,7 +105,7 @@ class Schedule:
         if (
             isinstance(self.strategy, fs.DPSGD)
             and self.strategy.server_lr == 1
-            and not any(isinstance(f, fs.Crash) for f in self.faults)
+            and not any(isinstance(f, fs.faults.Crash) for f in self.faults)
         ):
             due = -float(STEPS * sum(rank + 1 for rank in range(self.nodes) if rank != idle))
             moved = trace.models[self.strategy.server]
@@ -128,24 +128,24 @@ def _pick(rng: Rng, *choices: Any) -> Any:
 
 def _dpsgd(rng: Rng, nodes: int) -> fs.DPSGD:
     return fs.DPSGD(
-        local_steps=_pick(rng, 1, 3),
-        fold=_pick(rng, 1, 2, 3),
+        period=_pick(rng, 1, 3),
+        pushes_per_update=_pick(rng, 1, 2, 3),
         max_staleness=_pick(rng, None, 0, 1, 3),
-        ahead=_pick(rng, 0, 2),
+        max_steps_in_flight=_pick(rng, 0, 2),
         server_lr=_pick(rng, None, 1.0),
         server=int(rng.integers(nodes)),
         server_trains=_pick(rng, True, False),
-        codec=_pick(rng, fs.Raw(), fs.Cast(), fs.Stochastic(bits=8), fs.TopK(fraction=0.5)),
+        codec=_pick(rng, fs.codecs.Raw(), fs.codecs.Cast(), fs.codecs.Stochastic(bits=8), fs.codecs.TopK(fraction=0.5)),
         patience=100,
     )
 
 
-_OF_MODELS = (fs.Raw(), fs.Modular(bits=8), fs.Modular(bits=4), fs.Cast())
+_OF_MODELS = (fs.codecs.Raw(), fs.codecs.Modular(bits=8), fs.codecs.Modular(bits=4), fs.codecs.Cast())
 
 
 def _swarm(kind: Callable[..., Any]) -> Callable[[Rng, int], Any]:
     return lambda rng, nodes: kind(
-        local_steps=_pick(rng, 1, 3), codec=_pick(rng, *_OF_MODELS), geometric=_pick(rng, True, False)
+        period=_pick(rng, 1, 3), codec=_pick(rng, *_OF_MODELS), geometric=_pick(rng, True, False)
     )
 
 
@@ -157,8 +157,8 @@ def _dpsvi(rng: Rng, nodes: int) -> Any:
     from flockstep.lda.nodes.dpsvi import DPSVI
 
     return DPSVI(
-        local_steps=_pick(rng, 1, 3),
-        ahead=_pick(rng, 0, 2),
+        period=_pick(rng, 1, 3),
+        max_steps_in_flight=_pick(rng, 0, 2),
         bits=_pick(rng, 8, 16, 32),
         server=int(rng.integers(nodes)),
         server_trains=_pick(rng, True, False),
@@ -194,17 +194,19 @@ def _fault(rng: Rng, nodes: int) -> Any:
     lasting = round(float(rng.uniform(0.001, 0.3)), 4)
     kind = _pick(rng, "crash", "return", "pause", "loss", "partition", "slowdown")
     if kind == "crash":
-        return fs.Crash(node=node, at=moment)
+        return fs.faults.Crash(node=node, at=moment)
     if kind == "return":
-        return fs.Crash(node=node, at=moment, back_after=lasting)
+        return fs.faults.Crash(node=node, at=moment, back_after=lasting)
     if kind == "pause":
-        return fs.Pause(node=node, start=moment, duration=lasting)
+        return fs.faults.Pause(node=node, start=moment, duration=lasting)
     if kind == "loss":
-        return fs.Loss(share=float(rng.uniform(0.05, 0.5)), start=moment, duration=_pick(rng, None, lasting))
+        return fs.faults.MessageLoss(
+            share=float(rng.uniform(0.05, 0.5)), start=moment, duration=_pick(rng, None, lasting)
+        )
     if kind == "partition":
         apart = rng.permutation(nodes)[: rng.integers(1, nodes)].tolist()
-        return fs.Partition(groups=(tuple(apart),), start=moment, duration=lasting)
-    return fs.Slowdown(node=node, start=moment, duration=lasting, factor=float(rng.uniform(1, 10)))
+        return fs.faults.Partition(groups=(tuple(apart),), start=moment, duration=lasting)
+    return fs.faults.Slowdown(node=node, start=moment, duration=lasting, factor=float(rng.uniform(1, 10)))
 
 
 def drawn(number: int, kind: str) -> Schedule:
@@ -215,7 +217,7 @@ def drawn(number: int, kind: str) -> Schedule:
     faults: list[Any] = []
     for _ in range(rng.integers(1, 5)):
         fault = _fault(rng, nodes)
-        dead = {f.node for f in [*faults, fault] if isinstance(f, fs.Crash) and f.back_after is None}
+        dead = {f.node for f in [*faults, fault] if isinstance(f, fs.faults.Crash) and f.back_after is None}
         # Somebody is left.
         faults += [fault] * (len(dead) < nodes)
     return Schedule(number, strategy, nodes, tuple(faults))

@@ -32,7 +32,7 @@ NODES, DIM, SEEDS = 20, 10, 64
 C_PHI, TAU, C_BETA, C_ETA = 20.0, 100.0, 0.9, 1.0
 QUADRATICS = RotatedQuadratics(dim=DIM)
 PROBLEM = Noisy(workload=QUADRATICS, noise=LogTail())
-STRATEGY = fs.SClipEF(clip=fs.SmoothClip(c_phi=C_PHI, tau=TAU), c_beta=C_BETA)
+STRATEGY = fs.SClipEF(clip=fs.clips.SmoothClip(c_phi=C_PHI, tau=TAU), c_beta=C_BETA)
 LEAST_FASTER, MOST_ONE, MOST_MANY = 20.0, 4.0, 1.5
 AHEAD = 1000
 

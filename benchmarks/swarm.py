@@ -41,7 +41,7 @@ class Timed(fs.Swarm):
         await super().run(node)
 
 
-SWARM = Timed(local_steps=4, codec=fs.Modular(bits=8))
+SWARM = Timed(period=4, codec=fs.codecs.Modular(bits=8))
 STRAGGLER, SLOWER = 3, 4.0
 NETWORK = fs.Network(bandwidth="100 Mbit/s", latency="5 ms")
 SGD = functools.partial(torch.optim.SGD, lr=0.05)

@@ -187,7 +187,7 @@ def main() -> None:
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, options.steps)
 
     resume, every = options.resume, options.every
-    with fs.join(model, optimizer, options.strategy, resume=resume, every=every, also=[scheduler]) as node:
+    with fs.join(model, optimizer, options.strategy, resume=resume, save_every=every, stateful=[scheduler]) as node:
         train(model, optimizer, scheduler, images, options, node.step_count)
         node.meet()
         if node.rank == 0:

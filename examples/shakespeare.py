@@ -146,7 +146,7 @@ def main() -> None:
     if options.ddp:
         finish(model, text, options, train_by_ddp(model, optimizer, text, options))
         return
-    with fs.join(model, optimizer, options.strategy, resume=options.resume, every=options.every) as node:
+    with fs.join(model, optimizer, options.strategy, resume=options.resume, save_every=options.every) as node:
         losses = train(model, optimizer, text, options, node.step_count)
         node.meet()
         average = node.average_model() if node.rank == 0 else model

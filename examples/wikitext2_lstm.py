@@ -186,7 +186,7 @@ def main() -> None:
     torch.manual_seed(options.seed * fs.size() + fs.rank())
 
     resume, every = options.resume, options.every
-    with fs.join(model, optimizer, options.strategy, resume=resume, every=every, also=[memory]) as node:
+    with fs.join(model, optimizer, options.strategy, resume=resume, save_every=every, stateful=[memory]) as node:
         train(model, optimizer, text, memory, options, node.step_count)
         node.meet()
         if node.rank == 0:

@@ -60,8 +60,8 @@ def join(
     *,
     budget: Budget | None = None,
     resume: str | Path | None = None,
-    every: int | None = None,
-    also: Sequence[Any] = (),
+    save_every: int | None = None,
+    stateful: Sequence[Any] = (),
     tensorboard: TensorBoard | str | Path | None = None,
     not_finite: Literal["skip", "raise"] = "skip",
 ) -> Iterator[JoinedNode]:
@@ -71,9 +71,10 @@ def join(
     the door nodes compare strategy, parameter names, shapes and dtypes, and all take node 0's weights. ``budget`` is
     the work of all nodes together, for ``node.batches(loader)``, ``node.progress`` and ``fs.progress``. ``resume``
     names a folder: the newest complete checkpoint there is taken up (``node.step_count`` says where it stood), or
-    training starts anew if there is none; with ``every`` one is written there every so many steps. ``also`` are further
-    things with a ``state_dict`` to keep in it: schedulers, a GradScaler. ``tensorboard`` names a folder where node 0
-    writes scalars: logged losses, spread, bytes, where the seconds go, steps per second; or it is a ``TensorBoard``.
+    training starts anew if there is none; with ``save_every`` one is written there every so many steps. ``stateful``
+    are further things with a ``state_dict`` to keep in it: schedulers, a GradScaler. ``tensorboard`` names a folder
+    where node 0 writes scalars: logged losses, spread, bytes, where the seconds go, steps per second; or it is a
+    ``TensorBoard``.
 
     Several optimizers of one model are given as a list, ``[muon, adamw]``: a step of the strategy is one step of each.
     A gradient that is not finite is skipped, and counted in the report as "not finite"; with ``not_finite="raise"`` it
@@ -83,10 +84,10 @@ def join(
     if budget is not None and not isinstance(budget, Budget):
         raise TypeError(f"join.budget must be a Budget, got {budget!r}\n  write fs.Budget(steps=...)")
     check.has("join", "strategy", strategy, "run", kind="a strategy such as CELGC(period=8)")
-    if every is not None:
-        check.whole("join", "every", every)
+    if save_every is not None:
+        check.whole("join", "save_every", save_every)
         if resume is None:
-            raise ValueError("join.every saves into the folder that join.resume names; give both")
+            raise ValueError("join.save_every saves into the folder that join.resume names; give both")
     check.one_of("join", "not_finite", not_finite, ("skip", "raise"))
     optimizers: list[Any] = list(optimizer) if isinstance(optimizer, list | tuple) else [optimizer]
     if not optimizers:
@@ -99,10 +100,10 @@ def join(
     flat = FlatModel(model, unseen=steps_with_own_gradients(strategy))
     one = as_one(optimizers)
     node = seat.seat(model, one, flat, one_sided=is_one_sided(strategy), strategy=describe(strategy))
-    node.also, node.not_finite = tuple(also), not_finite
+    node.stateful, node.not_finite = tuple(stateful), not_finite
     node.ledger = None if budget is None else Ledger(node, budget, together=not node.one_sided)
     before = place.set_current(seat)
-    saves = None if every is None or resume is None else (every, Path(resume))
+    saves = None if save_every is None or resume is None else (save_every, Path(resume))
     ddp = model.register_forward_pre_hook(requirements.refuse_ddp)
     requirements.joined.add(model)
     try:

@@ -20,6 +20,8 @@ from torch import Tensor, nn
 from flockstep import check
 from flockstep.vector import trainable
 
+__all__ = ["TailIndex", "gradient_samples", "tail_index"]
+
 Numbers = NDArray[np.float64]
 
 _LEAST, _MOST, _SHOWN = 0.005, 0.1, 0.2

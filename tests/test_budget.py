@@ -46,7 +46,7 @@ def test_nodes_that_wait_take_equal_shares(backend, nodes):
 
 @pytest.mark.parametrize("backend", backends())
 @pytest.mark.parametrize("nodes", [1, 2, 5])
-@pytest.mark.parametrize("strategy", [fs.Swarm(local_steps=3), fs.SwarmPull(local_steps=3)])
+@pytest.mark.parametrize("strategy", [fs.Swarm(period=3), fs.SwarmPull(period=3)])
 def test_nodes_on_their_own_spend_it_together(strategy, backend, nodes):
     trace = backends()[backend](strategy, Quadratics(), nodes=nodes, steps=fs.Budget(steps=400))
     total = sum(node.steps for node in trace.nodes)
@@ -58,14 +58,14 @@ def test_nodes_on_their_own_spend_it_together(strategy, backend, nodes):
 
 @pytest.mark.slow
 def test_real_processes_spend_it_together():
-    trace = fs.launch(fs.Swarm(local_steps=3), Quadratics(), nodes=3, steps=fs.Budget(samples=3000, batch=2))
+    trace = fs.launch(fs.Swarm(period=3), Quadratics(), nodes=3, steps=fs.Budget(samples=3000, batch=2))
     assert sum(node.steps for node in trace.nodes) >= 1500
     assert all(node.steps > 0 for node in trace.nodes)
 
 
 def test_a_slow_node_does_its_part_only():
     trace = fs.simulate(
-        fs.Swarm(local_steps=4),
+        fs.Swarm(period=4),
         Quadratics(),
         nodes=8,
         steps=fs.Budget(steps=4000),
@@ -91,7 +91,7 @@ def test_samples_count_by_the_batch():
 
 def test_what_the_dead_have_spent_stays_spent():
     compute = fs.Compute(step="10 ms")
-    faults = [fs.Crash(node=1, at="2 s"), fs.Crash(node=2, at="1 s", back_after="1 s")]
+    faults = [fs.faults.Crash(node=1, at="2 s"), fs.faults.Crash(node=2, at="1 s", back_after="1 s")]
     trace = fs.simulate(
         fs.Swarm(), Quadratics(), nodes=4, steps=fs.Budget(steps=2000), compute=compute, faults=faults, timeout="1 s"
     )
@@ -130,7 +130,7 @@ def train(strategy, budget, shape=lambda p: 1 - p):
     return loop
 
 
-@pytest.mark.parametrize("strategy", [fs.LocalSGD(period=3), fs.Swarm(local_steps=3)])
+@pytest.mark.parametrize("strategy", [fs.LocalSGD(period=3), fs.Swarm(period=3)])
 @pytest.mark.parametrize("nodes", [1, 2, 3])
 def test_the_rate_follows_what_all_have_done(nodes, strategy):
     compute = fs.Compute(step="10 ms", stragglers={nodes - 1: 3.0})

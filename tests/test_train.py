@@ -72,7 +72,7 @@ def test_frozen_parameters_stay():
 @pytest.mark.slow
 def test_on_processes():
     model = nn.Linear(3, 1)
-    fs.train(model, error, examples(), fs.DPSGD(local_steps=2), nodes=2, steps=100, optimizer=SGD, timeout=120)
+    fs.train(model, error, examples(), fs.DPSGD(period=2), nodes=2, steps=100, optimizer=SGD, timeout=120)
     assert error(model, examples()).item() < 1e-2
 
 

@@ -13,13 +13,13 @@ from benchmarks.slowlink.place import take_place
 from flockstep.rl import Settings
 from flockstep.rl.nodes.node_workload import ARRIVE, ActorCriticBursts
 
-STRATEGY = fs.DPSGD(ahead=1, server_lr=1.0, server_trains=False)
+STRATEGY = fs.DPSGD(max_steps_in_flight=1, server_lr=1.0, server_trains=False)
 ENV = "CartPole-v1"
 
 
 def workload(updates: int, seed: int) -> ActorCriticBursts:
     """What a worker does between two exchanges."""
-    return ActorCriticBursts(env=ENV, settings=Settings(local_updates=updates), episodes=100, seed=seed)
+    return ActorCriticBursts(env=ENV, settings=Settings(period=updates), episodes=100, seed=seed)
 
 
 def main() -> None:

@@ -41,7 +41,7 @@ class Ours:
         screen = atari("Pong", 1)
         torch.manual_seed(0)
         module = POLICIES[policy](screen.observations, screen.actions)
-        settings = Settings(threads=processes, envs_per_thread=envs, local_updates=10)
+        settings = Settings(threads=processes, envs_per_thread=envs, period=10)
         self._engine = TorchEngine(module, partial(atari, "Pong", envs), settings)
 
     def run(self, seconds: float) -> float:

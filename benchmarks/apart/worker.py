@@ -22,10 +22,10 @@ from flockstep.trace import Row
 ALONE = "nodes that never talk"
 CONTENDERS: dict[str, Strategy] = {
     # They meet once, before they have learned anything, and can be looked at.
-    ALONE: fs.Swarm(local_steps=10**9),
+    ALONE: fs.Swarm(period=10**9),
     "Swarm()": fs.Swarm(),
-    "Swarm(), 8 bits": fs.Swarm(codec=fs.Modular(bits=8)),
-    "Swarm(local_steps=8), 8 bits": fs.Swarm(local_steps=8, codec=fs.Modular(bits=8)),
+    "Swarm(), 8 bits": fs.Swarm(codec=fs.codecs.Modular(bits=8)),
+    "Swarm(period=8), 8 bits": fs.Swarm(period=8, codec=fs.codecs.Modular(bits=8)),
     "ADPSGD()": fs.ADPSGD(),
 }
 _FEATURES, _CLASSES, _LOOKS = 64, 10, 20

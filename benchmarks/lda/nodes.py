@@ -40,7 +40,7 @@ def main() -> None:
     """Run all, tell all."""
     parser = arguments(NAME, __doc__ or "")
     # Found best on the validation part, among those whose messages fit the link.
-    for name, best in (("batch", 512), ("local-steps", 8), ("ahead", 8), ("bits", 8), ("passes", 20), ("repeats", 9)):
+    for name, best in (("batch", 512), ("period", 8), ("ahead", 8), ("bits", 8), ("passes", 20), ("repeats", 9)):
         parser.add_argument(f"--{name}", type=int, default=best)
     for name, best in (("one", 30), ("two", 100)):
         parser.add_argument(f"--delay-of-{name}", type=int, default=best, help="learning_delay (default: %(default)s)")
@@ -53,7 +53,7 @@ def main() -> None:
         "topics": 20 if options.quick else 100,
         "batch": options.batch,
         "passes": 2 if options.quick else options.passes,
-        "local-steps": options.local_steps,
+        "period": options.period,
         "ahead": options.ahead,
         "bits": options.bits,
         "delay-of-one": options.delay_of_one,

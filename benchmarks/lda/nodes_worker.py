@@ -44,7 +44,7 @@ class Unwatched(TrainingNode):
 def main() -> None:
     """Learn, and tell how long it took and how good it is."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name in ("topics", "batch", "passes", "local-steps", "ahead", "bits", "cores", "repeats"):
+    for name in ("topics", "batch", "passes", "period", "ahead", "bits", "cores", "repeats"):
         parser.add_argument(f"--{name}", type=int, required=True)
     for name in ("delay-of-one", "delay-of-two"):
         parser.add_argument(f"--{name}", type=float, default=0.0)
@@ -64,7 +64,7 @@ class Turns:
         self._options, self._rank = options, rank
         self._split = newsgroups(options.documents)
         compile_loops(shown=False)
-        self._strategy = DPSVI(local_steps=options.local_steps, ahead=options.ahead, bits=options.bits)
+        self._strategy = DPSVI(period=options.period, max_steps_in_flight=options.ahead, bits=options.bits)
         # The loops that write and read messages are compiled before the clock runs.
         fs.simulate(self._strategy, TopicDocuments(self._split.train[:64], model=LDA(3)), nodes=2, steps=4)
         world = find()

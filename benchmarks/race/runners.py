@@ -23,7 +23,7 @@ STRATEGIES: dict[str, Strategy] = {
     "CoCoD, period 8": fs.CoCoD(period=8),
     "StreamingDiLoCo, period 16": fs.StreamingDiLoCo(period=16),
     HPSGD: fs.HPSGD(),
-    "HPSGD, bf16": fs.HPSGD(average=fs.Coded(codec=fs.Cast())),
+    "HPSGD, bf16": fs.HPSGD(average=fs.averages.Coded(codec=fs.codecs.Cast())),
 }
 FAMILY = [name for name in STRATEGIES if not name.startswith(("LocalSGD", "DiLoCo"))]
 """HPSGD and those of its family that do not wait."""

@@ -32,10 +32,10 @@ OURS: dict[str, Strategy] = {
     "DataParallel": fs.DataParallel(),
     "CELGC, I = 4": fs.CELGC(period=4, gamma=_GAMMA),
     "CELGC, I = 16": fs.CELGC(period=PERIOD, gamma=_GAMMA),
-    "CELGC, I = 16, bf16": fs.CELGC(period=PERIOD, gamma=_GAMMA, average=fs.Coded(codec=fs.Cast())),
-    SWARM: fs.Swarm(local_steps=4, codec=fs.Modular(bits=8)),
+    "CELGC, I = 16, bf16": fs.CELGC(period=PERIOD, gamma=_GAMMA, average=fs.averages.Coded(codec=fs.codecs.Cast())),
+    SWARM: fs.Swarm(period=4, codec=fs.codecs.Modular(bits=8)),
     "CoCoD, period 4": fs.CoCoD(period=4),
-    HPSGD: fs.HPSGD(k_min=4),
+    HPSGD: fs.HPSGD(min_period=4),
 }
 
 

@@ -14,7 +14,7 @@ BASELINE = "parallel clip"
 LONGEST = "CELGC I=16"
 
 METHODS: Mapping[str, Callable[[float], fs.Strategy]] = {
-    BASELINE: lambda gamma: fs.DataParallel(clip=fs.ClipStep(gamma=gamma)),
+    BASELINE: lambda gamma: fs.DataParallel(clip=fs.clips.ClipStep(gamma=gamma)),
     "CELGC I=4": lambda gamma: fs.CELGC(period=4, gamma=gamma),
     LONGEST: lambda gamma: fs.CELGC(period=16, gamma=gamma),
 }

@@ -24,7 +24,7 @@ from flockstep.workloads.language import RecurrentModel
 
 BATCH, LENGTH, HIDDEN, RATE = 8, 32, 128, 0.5
 # Until it is back, a server may be away for as long as it takes to start Python.
-STRATEGY = fs.DPSGD(local_steps=4, server_lr=1.0, ahead=16, patience=100_000)
+STRATEGY = fs.DPSGD(period=4, server_lr=1.0, max_steps_in_flight=16, patience=100_000)
 
 
 class Windows:

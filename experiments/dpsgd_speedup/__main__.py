@@ -67,7 +67,7 @@ def measure(workload: Logistic, target: float, threads: int, workers: int, seeds
             # That is what the picture is about.
             warnings.filterwarnings("ignore", message="DPSGD's analysis")
             trace = fs.simulate(
-                fs.DPSGD(threads=threads, local_steps=LOCAL_STEPS, server_lr=1.0),
+                fs.DPSGD(threads=threads, period=LOCAL_STEPS, server_lr=1.0),
                 workload,
                 nodes=workers,
                 steps=total // workers,
@@ -90,7 +90,7 @@ def beside_a_straggler(workload: Logistic, steps: int) -> float:
     paces = []
     for stragglers in ({}, {4: 4.0}):
         trace = fs.simulate(
-            fs.DPSGD(local_steps=LOCAL_STEPS, server_lr=1.0),
+            fs.DPSGD(period=LOCAL_STEPS, server_lr=1.0),
             workload,
             nodes=5,
             steps=steps,

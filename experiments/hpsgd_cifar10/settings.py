@@ -21,7 +21,7 @@ METHODS: dict[str, Strategy] = {
     # As the paper has it.
     "HPSGD": fs.HPSGD(pull=1),
     "HPSGD, outer_lr 0.5": fs.HPSGD(pull=1, outer_lr=0.5),
-    "HPSGD, k at most 8": fs.HPSGD(pull=1, k_max=8),
+    "HPSGD, k at most 8": fs.HPSGD(pull=1, max_period=8),
 }
 LINKS = ("1 Gbit/s", "100 Mbit/s", "20 Mbit/s")
 LATENCY = "1 ms"

@@ -56,7 +56,7 @@ def swings(k: int, rate: float) -> bool:
             return self
 
     fs.simulate(
-        fs.HPSGD(local_steps=k, pull=1),
+        fs.HPSGD(period=k, pull=1),
         Watched(),
         nodes=1,
         steps=_PERIODS * k,

@@ -29,8 +29,8 @@ from flockstep.workloads.workload import Workload
 NAME = "experiments.sclip_language"
 HERE = Path(__file__).parent
 NODES, DF, SCALE = 4, 1.5, 1e-3
-RING = fs.Ring()
-MIXED = fs.Mixed(topology=RING, codec=fs.Raw())
+RING = fs.topologies.Ring()
+MIXED = fs.averages.Mixed(topology=RING, codec=fs.codecs.Raw())
 
 
 @dataclass(frozen=True)
@@ -47,13 +47,13 @@ class Setting:
 
 def _sclip(width: float, gain: float) -> fs.SClipEFNetwork:
     """By the rule of the paper: sqrt(tau) as large as a coordinate, c_phi so that small ones go on times ``gain``."""
-    return fs.SClipEFNetwork(clip=fs.SmoothClip(c_phi=gain * width, tau=width**2), topology=RING)
+    return fs.SClipEFNetwork(clip=fs.clips.SmoothClip(c_phi=gain * width, tau=width**2), topology=RING)
 
 
 SETTINGS = [
     *[Setting("SGD", fs.LocalSGD(period=1, average=MIXED), rate) for rate in (0.25, 1.0, 4.0, 16.0)],
     *[
-        Setting("clipped SGD", fs.LocalSGD(period=1, clip=fs.ClipNorm(max_norm=norm), average=MIXED), rate)
+        Setting("clipped SGD", fs.LocalSGD(period=1, clip=fs.clips.ClipNorm(max_norm=norm), average=MIXED), rate)
         for norm in (0.1, 0.5, 2.0)
         for rate in (1.0, 4.0)
     ],

@@ -24,8 +24,8 @@ def method(name: str, rate: float, scale: float) -> tuple[fs.Strategy, Optimizer
     sqrt(tau) is twice that scale: about what a coordinate of a gradient and its noise come to together. c_phi is
     twice sqrt(tau), so that a small gradient is followed at 2 rate / (t+1), much as the others follow theirs.
     """
-    ring = fs.Ring()
-    smooth = fs.SmoothClip(c_phi=4 * scale, tau=(2 * scale) ** 2)
+    ring = fs.topologies.Ring()
+    smooth = fs.clips.SmoothClip(c_phi=4 * scale, tau=(2 * scale) ** 2)
     if name == SCLIP:
         return fs.SClipEFNetwork(clip=smooth, topology=ring), partial(torch.optim.SGD, lr=rate)
     if name == NORMALISED:
@@ -33,11 +33,11 @@ def method(name: str, rate: float, scale: float) -> tuple[fs.Strategy, Optimizer
     clips: dict[str, fs.Clip] = {
         WITHOUT: smooth,
         GENTLE: smooth,
-        CONSTANT: fs.ClipNorm(max_norm=MAX_NORM),
-        GROWING: fs.ClipNorm(max_norm=lambda t: MAX_NORM * (t + 1) ** 0.4),
-        PLAIN: fs.NoClip(),
+        CONSTANT: fs.clips.ClipNorm(max_norm=MAX_NORM),
+        GROWING: fs.clips.ClipNorm(max_norm=lambda t: MAX_NORM * (t + 1) ** 0.4),
+        PLAIN: fs.clips.NoClip(),
     }
-    mixed = fs.Mixed(topology=ring, codec=fs.Raw())
+    mixed = fs.averages.Mixed(topology=ring, codec=fs.codecs.Raw())
     schedules: dict[str, OptimizerFactory] = {
         WITHOUT: fifth_root(rate),
         GENTLE: partial(Falling, rate=lambda t: rate * (t + 1) ** 0.8 / (t + 11)),

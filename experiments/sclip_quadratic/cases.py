@@ -47,7 +47,7 @@ class Case:
 class Constants:
     """Those of SClip-EF, where they are not the usual ones."""
 
-    clip: fs.SmoothClip = fs.SmoothClip(c_phi=C_PHI, tau=TAU)
+    clip: fs.clips.SmoothClip = fs.clips.SmoothClip(c_phi=C_PHI, tau=TAU)
     c_eta: float = C_ETA
     beta_power: float = 0.5
 
@@ -71,16 +71,20 @@ def _with_feedback(graph: str, constants: Constants) -> tuple[fs.Strategy, Optim
     if graph == COMPLETE:
         # The network form with W = 11'/n is the server form.
         return fs.SClipEF(clip=clip, c_beta=C_BETA, beta_power=power), optimizer
-    return fs.SClipEFNetwork(clip=clip, c_beta=C_BETA, beta_power=power, topology=fs.Ring()), optimizer
+    return fs.SClipEFNetwork(clip=clip, c_beta=C_BETA, beta_power=power, topology=fs.topologies.Ring()), optimizer
 
 
 def _without_feedback(graph: str, method: str, constants: Constants) -> tuple[fs.Strategy, OptimizerFactory]:
-    average: fs.Average = fs.Exact() if graph == COMPLETE else fs.Mixed(topology=fs.Ring(), codec=fs.Raw())
+    average: fs.Average = (
+        fs.averages.Exact()
+        if graph == COMPLETE
+        else fs.averages.Mixed(topology=fs.topologies.Ring(), codec=fs.codecs.Raw())
+    )
     clips: dict[str, fs.Clip] = {
         WITHOUT: constants.clip,
-        CONSTANT: fs.ClipNorm(max_norm=MAX_NORM),
-        GROWING: fs.ClipNorm(max_norm=lambda t: MAX_NORM * (t + 1) ** 0.4),
-        PLAIN: fs.NoClip(),
+        CONSTANT: fs.clips.ClipNorm(max_norm=MAX_NORM),
+        GROWING: fs.clips.ClipNorm(max_norm=lambda t: MAX_NORM * (t + 1) ** 0.4),
+        PLAIN: fs.clips.NoClip(),
     }
     optimizer = fifth_root(constants.c_eta) if method == WITHOUT else harmonic()
     return fs.LocalSGD(period=1, clip=clips[method], average=average), optimizer
@@ -101,9 +105,9 @@ SMALL, APART, FROZEN = "small eps: c_phi 2, tau 1", "far apart: offset 30", "fro
 
 def feedback_cases() -> list[Case]:
     """SClip-EF with and without its error feedback, where gradients at the optimum are large against sqrt(eps)."""
-    frozen = fs.SmoothClip(c_phi=20.0, tau=1.0, phi_power=0.0, eps_power=0.0)
+    frozen = fs.clips.SmoothClip(c_phi=20.0, tau=1.0, phi_power=0.0, eps_power=0.0)
     settings = {
-        SMALL: (problem(LogTail()), Constants(clip=fs.SmoothClip(c_phi=2.0, tau=1.0))),
+        SMALL: (problem(LogTail()), Constants(clip=fs.clips.SmoothClip(c_phi=2.0, tau=1.0))),
         APART: (problem(LogTail(), offset=30.0), Constants()),
         FROZEN: (problem(LogTail()), Constants(clip=frozen, c_eta=0.02, beta_power=0.0)),
     }

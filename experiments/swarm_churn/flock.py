@@ -14,12 +14,12 @@ from types import TracebackType
 from typing import Any, Self
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "shakespeare.py"
-STRATEGY = "Swarm(local_steps=4, codec=Modular(bits=8))"
+STRATEGY = "Swarm(period=4, codec=Modular(bits=8))"
 _PATIENCE = 900.0
 # Starting Python and torch takes longer than some of the runs here.
 _LATER = """
 import runpy, sys
-import flockstep.texts.parse, flockstep.parts.codecs.lattice.on_numba, rich.progress
+import flockstep.texts.parse, flockstep.codecs.lattice.on_numba, rich.progress
 sys.stdin.readline()
 sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name="__main__")

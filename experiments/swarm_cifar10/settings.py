@@ -20,8 +20,8 @@ class Method(NamedTuple):
 
 
 def _swarm(steps: int, bits: int, *, merge_every_step: bool = True) -> fs.Swarm:
-    codec = fs.Raw() if bits == 32 else fs.Modular(bits=bits)
-    return fs.Swarm(local_steps=steps, codec=codec, merge_every_step=merge_every_step)
+    codec = fs.codecs.Raw() if bits == 32 else fs.codecs.Modular(bits=bits)
+    return fs.Swarm(period=steps, codec=codec, merge_every_step=merge_every_step)
 
 
 YARDSTICK = "LocalSGD, period 4"
@@ -34,7 +34,7 @@ METHODS: dict[str, Method] = {
     # What is it that costs accuracy? The network's time, merging late, or pairs that do not wait for each other?
     "Swarm, H = 1, 32 bits, free network": Method(_swarm(1, 32), fs.Network(bandwidth="1000 Gbit/s", latency="1 us")),
     **{f"Swarm, H = {k}, 8 bits, merged late": Method(_swarm(k, 8, merge_every_step=False)) for k in (2, 4)},
-    **{f"SwarmPairs, H = {steps}": Method(fs.SwarmPairs(local_steps=steps)) for steps in (1, 2, 4)},
+    **{f"SwarmPairs, H = {steps}": Method(fs.SwarmPairs(period=steps)) for steps in (1, 2, 4)},
 }
 LENGTHS = (1.0, 1.4)
 """Asynchronous methods are given more passes in the paper, since passes cost them less time."""

@@ -48,7 +48,7 @@ CSV files beside it. Stopped halfway, the same command goes on from there.
 \b
 [bold]Your own loop[/bold]: def train(strategy) in my_training.py, which joins
 with that strategy and records losses with node.log(loss):
-  flockstep compare DataParallel "Swarm(local_steps=4)" \\
+  flockstep compare DataParallel "Swarm(period=4)" \\
     --workload my_training:train
 
 \b
@@ -98,7 +98,7 @@ def compare(
     crash: options.Crash = None,
     pause: options.Pause = None,
     partition: options.Partition = None,
-    loss: options.Loss = None,
+    drop: options.Drop = None,
     real: Real = False,
     steps: options.Steps = default_plan.STEPS,
     lr: LearningRate = None,

@@ -48,7 +48,7 @@ class Scale:
     @property
     def strategies(self) -> tuple[fs.Strategy, fs.Strategy]:
         """The baseline and what is compared with it; both cap steps at gamma, so that only their talking differs."""
-        baseline = fs.DataParallel(clip=fs.ClipStep(gamma=self.gamma))
+        baseline = fs.DataParallel(clip=fs.clips.ClipStep(gamma=self.gamma))
         return baseline, fs.CELGC(period=self.period, gamma=self.gamma)
 
     @property

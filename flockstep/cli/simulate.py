@@ -11,10 +11,10 @@ import typer
 
 import flockstep as fs
 from flockstep import check
-from flockstep.backends.sim.cluster.faults import Fault
 from flockstep.cli.support import consoles, options, report
 from flockstep.cli.support.progress import Plan, Watch
 from flockstep.exports.picture import plot
+from flockstep.faults import Fault
 from flockstep.node import OptimizerFactory
 from flockstep.strategy import describe
 from flockstep.texts import fault_texts, parse
@@ -78,7 +78,7 @@ def simulate(
     crash: options.Crash = None,
     pause: options.Pause = None,
     partition: options.Partition = None,
-    loss: options.Loss = None,
+    drop: options.Drop = None,
     seed: options.Seed = 0,
     threads: options.Threads = 1,
     out: options.Out = options.OUT,
@@ -93,7 +93,7 @@ def simulate(
             *map(fault_texts.slowdown, slowdown or ()),
             *map(fault_texts.pause, pause or ()),
             *map(fault_texts.partition, partition or ()),
-            *map(fault_texts.loss, loss or ()),
+            *map(fault_texts.drop, drop or ()),
         ]
         setting = Setting(
             workload=parse.workload(workload),

@@ -8,7 +8,7 @@ from typing import Any
 
 import flockstep as fs
 from flockstep import check, units
-from flockstep.backends.sim.cluster.faults import Fault, named
+from flockstep.faults import Fault, named
 from flockstep.texts import fault_texts
 
 _FAULTS: dict[str, Callable[[str], Fault]] = {
@@ -16,7 +16,7 @@ _FAULTS: dict[str, Callable[[str], Fault]] = {
     "crash": fault_texts.crash,
     "pause": fault_texts.pause,
     "partition": fault_texts.partition,
-    "loss": fault_texts.loss,
+    "drop": fault_texts.drop,
 }
 
 
@@ -34,7 +34,7 @@ class Cluster:
     crash: tuple[str, ...] = ()
     pause: tuple[str, ...] = ()
     partition: tuple[str, ...] = ()
-    loss: tuple[str, ...] = ()
+    drop: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         check.whole("compare", "nodes", self.nodes)

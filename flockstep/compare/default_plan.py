@@ -12,9 +12,9 @@ NODES = 16
 STRATEGIES = [
     "DataParallel",
     "CELGC(period=8)",
-    "Swarm(local_steps=4, codec=Modular(bits=8))",
-    "DPSGD(local_steps=8)",
-    "HPSGD(local_steps=4)",
+    "Swarm(period=4, codec=Modular(bits=8))",
+    "DPSGD(period=8)",
+    "HPSGD(period=4)",
     "DiLoCo(period=8)",
 ]
 """The baseline and five others."""

@@ -16,7 +16,7 @@ from flockstep.texts.optimizer_texts import OptimizerName
 
 TOP = ("strategies", "workload", "steps", "seeds", "target", "lr", "rates", "optimizer", "real")
 _TEXTS = ("workload", "link", "latency", "step_time")
-_LISTS = ("straggler", "slowdown", "crash", "pause", "partition", "loss")
+_LISTS = ("straggler", "slowdown", "crash", "pause", "partition", "drop")
 CLUSTER = ("nodes", "link", "latency", "step_time", "spread", *_LISTS)
 ENTRY = ("strategy", "label", "lr", "optimizer")
 

@@ -57,6 +57,6 @@ class Oscillation:
                 f"{self._owner}: merges swing, and swings {left} (outer_lr times the share of the way that a period "
                 f"goes is {self.strength:.2f}, and should be below {_SWINGS:g})\n"
                 "  leave pull at its default, so that replicas keep most of what they have learned, lower outer_lr to"
-                f" {_SWINGS / self.strength:.2g} of what it is, or take fewer steps per period (k_max)",
+                f" {_SWINGS / self.strength:.2g} of what it is, or take fewer steps per period (max_period)",
                 stacklevel=2,
             )

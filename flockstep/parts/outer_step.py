@@ -32,8 +32,8 @@ import torch
 from torch import Tensor
 
 from flockstep import check
+from flockstep.averages.averages import Exact
 from flockstep.node import Node, OptimizerFactory
-from flockstep.parts.averages import Exact
 from flockstep.strategy import Average
 
 _ROUNDS_PER_GAIN, _STEPS_PER_GAIN = 5, 8

@@ -28,16 +28,16 @@ from contextlib import suppress
 
 from torch import Tensor
 
+from flockstep.codecs.codec import Codec
+from flockstep.codecs.coder import asks_again, coder
+from flockstep.codecs.raw import Raw
 from flockstep.errors import LostPeer
 from flockstep.message import NOTHING, Message
 from flockstep.node import Node, Pending
 from flockstep.parts.codec_trust import believed, error, marked, unmarked
-from flockstep.parts.codecs.codec import Codec
-from flockstep.parts.codecs.coder import asks_again, coder
-from flockstep.parts.codecs.raw import Raw
 from flockstep.parts.partners import in_full, partners
 from flockstep.parts.slow_network import SlowNetworkWarning
-from flockstep.parts.topologies import Topology
+from flockstep.topologies import Topology
 
 _BUSY = Message.of_bytes(b"", "busy")
 # How often a partner that lives is asked for a reply that did not come.

@@ -12,12 +12,12 @@ from __future__ import annotations
 import numpy as np
 from torch import Tensor
 
+from flockstep.codecs.coder import Coder, Read, asks_again
 from flockstep.errors import CodecRange
 from flockstep.message import NOTHING, Message
 from flockstep.node import Node
 from flockstep.parts.codec_trust import believed, error, marked, unmarked
-from flockstep.parts.codecs.coder import Coder, Read, asks_again
-from flockstep.parts.topologies import Complete, Topology
+from flockstep.topologies import Complete, Topology
 
 
 def partners(node: Node, topology: Topology) -> list[int]:

@@ -22,12 +22,12 @@ import math
 import torch
 from torch import Tensor
 
+from flockstep.codecs.codec import Codec
+from flockstep.codecs.raw import Raw
+from flockstep.codecs.tail import sparing
 from flockstep.errors import LostPeer
 from flockstep.message import NOTHING, Message, stamped, unstamped
 from flockstep.node import Node
-from flockstep.parts.codecs.codec import Codec
-from flockstep.parts.codecs.raw import Raw
-from flockstep.parts.codecs.tail import sparing
 
 PUSH, RESTORE, END = "server push", "server restore", "server worker's end"
 _HELD, _BEHIND = Message.of_bytes(b"", "held"), Message.of_bytes(b"", "behind")
@@ -56,7 +56,7 @@ class Server:
         model: Tensor,
         codec: Codec,
         *,
-        fold: int,
+        pushes_per_update: int,
         rate: float | None,
         damping: float,
         most_ahead: int | None,
@@ -64,7 +64,7 @@ class Server:
     ) -> None:
         self.model, self._node, self._codec = model, node, sparing(codec, node)
         self._shown: Tensor | None = None
-        self._fold, self._rate, self._damping, self._most_ahead = fold, rate, damping, most_ahead
+        self._fold, self._rate, self._damping, self._most_ahead = pushes_per_update, rate, damping, most_ahead
         self._version = node.keep("server version", torch.zeros(1, dtype=torch.int64))
         self._changes: list[tuple[Tensor, int]] = []
         self._numbers: dict[int, int] = {}

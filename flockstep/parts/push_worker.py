@@ -10,12 +10,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from flockstep.codecs.codec import Codec
+from flockstep.codecs.raw import Raw
+from flockstep.codecs.tail import sparing
 from flockstep.errors import LostPeer, lost_server
 from flockstep.message import NOTHING, Message, stamped, unstamped
 from flockstep.node import Node, Pending
-from flockstep.parts.codecs.codec import Codec
-from flockstep.parts.codecs.raw import Raw
-from flockstep.parts.codecs.tail import sparing
 from flockstep.parts.push_server import END, HELLO, PUSH, RESTORE, Server, is_behind, is_held
 
 _SECONDS_AT_THE_END = 60
@@ -26,10 +26,18 @@ class Worker:
     """One node's dealings with the server, which is ``own`` where it is on this very node."""
 
     def __init__(
-        self, node: Node, server: int, own: Server | None, codec: Codec, *, due: int, ahead: int, patience: int
+        self,
+        node: Node,
+        server: int,
+        own: Server | None,
+        codec: Codec,
+        *,
+        due: int,
+        max_steps_in_flight: int,
+        patience: int,
     ) -> None:
         self._node, self._server, self._own, self._x = node, server, own, node.params
-        self._due, self._ahead, self._patience = due, ahead, patience
+        self._due, self._ahead, self._patience = due, max_steps_in_flight, patience
         self._given = node.keep("given", node.params.clone())
         self._version = node.keep("given version", torch.zeros(1, dtype=torch.int64))
         self._number, self._greeted, self._codec = HELLO, False, sparing(codec, node)

@@ -69,7 +69,7 @@ class HSA2C:
         rms_prop_eps: float = 1e-5,
         threads: int = 1,
         envs_per_thread: int | None = None,
-        local_updates: int | None = None,
+        period: int | None = None,
         envpool: bool = False,
         policy_kwargs: Mapping[str, Any] | None = None,
         tensorboard_log: str | Path | None = None,
@@ -81,7 +81,7 @@ class HSA2C:
         self.settings = Settings(
             threads=threads,
             envs_per_thread=Settings.envs_per_thread if envs_per_thread is None else envs_per_thread,
-            local_updates=(10 if images else 100) if local_updates is None else local_updates,
+            period=(10 if images else 100) if period is None else period,
             n_steps=n_steps,
             gamma=gamma,
             learning_rate=learning_rate,
@@ -177,7 +177,7 @@ class HSA2C:
 
         ``log_interval`` counts updates of all threads together: the first row after so many is a line, where
         ``verbose`` is 1, and a point for TensorBoard, in ``tensorboard_log/tb_log_name_1`` and so on. Rows come every
-        ``local_updates`` updates of a thread, or every second. Without it there are ten lines, and each row is a point.
+        ``period`` updates of a thread, or every second. Without it there are ten lines, and each row is a point.
         """
         check.whole(self, "total_timesteps", total_timesteps)
         every = None

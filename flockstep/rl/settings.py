@@ -15,7 +15,7 @@ class Settings:
     threads: int = 1
     """Lock-free workers that share one policy (p)."""
     envs_per_thread: int = 8
-    local_updates: int = 100
+    period: int = 100
     """Updates of a thread between two exchanges with a server (B); alone, between two looks at the clock."""
     n_steps: int = 5
     gamma: float = 0.99
@@ -33,7 +33,7 @@ class Settings:
     """Inside the root, as in TensorFlow."""
 
     def __post_init__(self) -> None:
-        for name in ("threads", "envs_per_thread", "local_updates", "n_steps"):
+        for name in ("threads", "envs_per_thread", "period", "n_steps"):
             check.whole("HSA2C", name, getattr(self, name))
         for name in ("gamma", "gae_lambda", "rms_decay"):
             check.fraction("HSA2C", name, getattr(self, name))

@@ -23,12 +23,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from flockstep import check
+from flockstep.codecs.codec import Codec
+from flockstep.codecs.raw import Raw
 from flockstep.node import Node
-from flockstep.parts.codecs.codec import Codec
-from flockstep.parts.codecs.raw import Raw
 from flockstep.parts.pair_exchange import PairExchange
 from flockstep.parts.suitability import MODELS, codec_for
-from flockstep.parts.topologies import Complete, Topology
+from flockstep.topologies import Complete, Topology
 
 _TOPIC = "adpsgd"
 

@@ -29,12 +29,12 @@ import torch
 from torch import Tensor
 
 from flockstep import check
+from flockstep.codecs.codec import Codec
+from flockstep.codecs.raw import Raw
+from flockstep.codecs.tail import sparing
 from flockstep.node import Node
-from flockstep.parts.codecs.codec import Codec
-from flockstep.parts.codecs.raw import Raw
-from flockstep.parts.codecs.tail import sparing
 from flockstep.parts.suitability import CHANGES, codec_for
-from flockstep.parts.topologies import Ring, Topology
+from flockstep.topologies import Ring, Topology
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -34,8 +34,8 @@ import torch
 from torch import Tensor
 
 from flockstep import check
+from flockstep.averages.averages import Exact
 from flockstep.node import Node, Pending
-from flockstep.parts.averages import Exact
 from flockstep.parts.suitability import MODELS, average_for
 from flockstep.strategy import Average
 

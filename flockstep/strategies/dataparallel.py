@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from flockstep import check
+from flockstep.averages.averages import Exact, Mixed
+from flockstep.clips import NoClip
 from flockstep.node import Node
-from flockstep.parts.averages import Exact, Mixed
-from flockstep.parts.clips import NoClip
 from flockstep.strategy import Average, Clip
 
 

@@ -6,8 +6,8 @@
     worker    u <- v; p threads, B steps each, with no lock:   u <- u - eta g(u)           coordinates may be of any age
               pushes the change u - v with the version it had read: one message per p B steps
 
-A worker waits for the server, never for another worker, and with ``ahead`` not even for the server: it may take so many
-steps while a push is under way, and none of them is lost,   x <- x + fresh - given - pushed.
+A worker waits for the server, never for another worker, and with ``max_steps_in_flight`` not even for the server: it
+may take so many steps while a push is under way, and none of them is lost,   x <- x + fresh - given - pushed.
 What a codec leaves out of a push stays in x, and so goes into the next one: error feedback without a residual. The
 last one is exact.
 If the server is gone, workers step on their own, ``patience`` steps at most; when it is back, it takes over the model
@@ -18,8 +18,8 @@ O(1/sqrt T) for p <= T^1/4 and W <= T^1/2; beyond that, a warning. p = B = 1 is 
 Hogwild. Only the abstract was at hand: the program above is ours.
 
 Sends   one coded change to the server, and gets one model, per p B steps
-Waits   for the server's reply; for nobody with ``ahead``; with ``fold``, for M pushes; with ``max_staleness``, for the
-        slowest, when so many pushes ahead of it
+Waits   for the server's reply, unless ``max_steps_in_flight``; with ``pushes_per_update``, for M pushes; with
+        ``max_staleness``, for the slowest, when so many pushes ahead of it
 Keeps   the model as it was read, and its version; at the server the model and its version
 """
 
@@ -30,9 +30,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from flockstep import check
+from flockstep.codecs.codec import Codec
+from flockstep.codecs.raw import Raw
 from flockstep.node import Node
-from flockstep.parts.codecs.codec import Codec
-from flockstep.parts.codecs.raw import Raw
 from flockstep.parts.push_server import Server
 from flockstep.parts.push_worker import Worker
 from flockstep.parts.suitability import CHANGES, codec_for
@@ -46,13 +46,13 @@ class DPSGD:
     own_gradients: ClassVar[bool] = True
 
     threads: int = 1
-    local_steps: int = 1
-    fold: int = 1
+    period: int = 1
+    pushes_per_update: int = 1
     server_lr: float | None = None
     """What is added of a push. None: 1 / n for n living workers, so that as many steps as one node alone would take
     bring the server as far, whatever n is. 1 is the paper's sum, which goes n times as far: for learning rates so
     small that n of them are none too many."""
-    ahead: int = 0
+    max_steps_in_flight: int = 0
     max_staleness: int | None = None
     damping: float = 0.0
     """A push that is s folds old counts (1 + s)^-damping."""
@@ -60,13 +60,13 @@ class DPSGD:
     server: int = 0
     server_trains: bool = True
     patience: int = 1000
-    """How many steps a worker takes without a reply of the server, in pushes of ``threads * local_steps`` each. At its
+    """How many steps a worker takes without a reply of the server, in pushes of ``threads * period`` each. At its
     end a worker takes no more steps, and tries its last push as often, a second apart where the server is dead."""
 
     def __post_init__(self) -> None:
-        for name in ("threads", "local_steps", "fold", "patience"):
+        for name in ("threads", "period", "pushes_per_update", "patience"):
             check.whole(self, name, getattr(self, name))
-        for name in ("ahead", "server"):
+        for name in ("max_steps_in_flight", "server"):
             check.whole(self, name, getattr(self, name), at_least=0)
         if self.server_lr is not None:
             check.positive(self, "server_lr", self.server_lr)
@@ -87,15 +87,23 @@ class DPSGD:
             server = self._open(node)
             if not self.server_trains:
                 return
-        due = self.threads * self.local_steps
-        worker = Worker(node, self.server, server, self.codec, due=due, ahead=self.ahead, patience=self.patience)
+        due = self.threads * self.period
+        worker = Worker(
+            node,
+            self.server,
+            server,
+            self.codec,
+            due=due,
+            max_steps_in_flight=self.max_steps_in_flight,
+            patience=self.patience,
+        )
         await worker.begin()
         if self.threads == 1:
             async for _ in node.steps():
                 await node.step(await node.gradient(x))
                 await worker.stepped(1)
         else:
-            while steps := await node.work(self.threads, self.local_steps):
+            while steps := await node.work(self.threads, self.period):
                 await worker.stepped(steps)
         await worker.end()
 
@@ -104,7 +112,7 @@ class DPSGD:
             node,
             node.keep("server model", node.params.clone()) if self.server_trains else node.params,
             self.codec,
-            fold=self.fold,
+            pushes_per_update=self.pushes_per_update,
             rate=self.server_lr,
             damping=self.damping,
             most_ahead=self.max_staleness,

@@ -33,10 +33,10 @@ import torch
 from torch import Tensor
 
 from flockstep import check
+from flockstep.averages.averages import Exact
+from flockstep.clips import UsualCap
 from flockstep.node import Node, stream
-from flockstep.parts.averages import Exact
 from flockstep.parts.clip_thresholds import Threshold, looked
-from flockstep.parts.clips import UsualCap
 from flockstep.parts.suitability import MODELS, average_for
 from flockstep.strategy import Average
 

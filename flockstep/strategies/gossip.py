@@ -28,13 +28,13 @@ import torch
 from torch import Tensor
 
 from flockstep import check
+from flockstep.codecs.codec import Codec
+from flockstep.codecs.coder import coder
+from flockstep.codecs.raw import Raw
 from flockstep.node import Node
-from flockstep.parts.codecs.codec import Codec
-from flockstep.parts.codecs.coder import coder
-from flockstep.parts.codecs.raw import Raw
 from flockstep.parts.gossip_round import gained
 from flockstep.parts.suitability import MODELS, codec_for
-from flockstep.parts.topologies import Ring, Topology
+from flockstep.topologies import Ring, Topology
 
 
 @dataclass(frozen=True, kw_only=True)

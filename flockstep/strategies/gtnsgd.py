@@ -23,12 +23,12 @@ from typing import ClassVar
 import torch
 
 from flockstep import check
+from flockstep.averages.averages import Mixed
+from flockstep.codecs.codec import Codec
+from flockstep.codecs.raw import Raw
 from flockstep.node import Node
-from flockstep.parts.averages import Mixed
-from flockstep.parts.codecs.codec import Codec
-from flockstep.parts.codecs.raw import Raw
 from flockstep.parts.suitability import MODELS, codec_for
-from flockstep.parts.topologies import Complete, Topology
+from flockstep.topologies import Complete, Topology
 from flockstep.vector import norm
 
 

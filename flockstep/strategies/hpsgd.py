@@ -9,7 +9,7 @@ State: W, the global model, the same on all nodes; x_i, a replica of it that tra
 W lacks the period that has just ended. With ``pull=1``, the paper's form, so does the replica: it restarts from W, and
 takes the same steps again as long as W has not heard of them. By default a replica keeps three quarters of where it is.
 Whatever the pull is, what is sent is what steps have changed, so every gradient enters W exactly once. When the run
-ends, what is under way and what is pending are both taken in. k is fixed (``local_steps``) or adapts: as many steps as
+ends, what is under way and what is pending are both taken in. k is fixed (``period``) or adapts: as many steps as
 fit into one synchronisation. Each node says how many fitted; the number travels with the mean, so that all merge at the
 same step.
 
@@ -37,8 +37,8 @@ import torch
 from torch import Tensor
 
 from flockstep import check
+from flockstep.averages.averages import Exact
 from flockstep.node import Node, Pending
-from flockstep.parts.averages import Exact
 from flockstep.parts.oscillation import Oscillation
 from flockstep.parts.outer_step import Outer
 from flockstep.parts.slow_network import SlowNetworkWarning
@@ -55,20 +55,20 @@ class HPSGD:
 
     own_gradients: ClassVar[bool] = True
 
-    local_steps: int | None = None
-    """k; None: as many as fit into one synchronisation, from ``k_min`` to ``k_max``."""
-    k_min: int = 1
-    k_max: int = 64
+    period: int | None = None
+    """k; None: as many as fit into one synchronisation, from ``min_period`` to ``max_period``."""
+    min_period: int = 1
+    max_period: int = 64
     outer_lr: float = 1.0
     pull: float = 0.25
     """How much of its lead on the global model a replica gives up at a merge; 1: all of it, as the paper has it."""
     average: Average = Exact()
 
     def __post_init__(self) -> None:
-        if self.local_steps is not None:
-            check.whole(self, "local_steps", self.local_steps)
-        if check.whole(self, "k_max", self.k_max) < check.whole(self, "k_min", self.k_min):
-            raise ValueError(f"HPSGD.k_max must be at least k_min, {self.k_min}, got {self.k_max}")
+        if self.period is not None:
+            check.whole(self, "period", self.period)
+        if check.whole(self, "max_period", self.max_period) < check.whole(self, "min_period", self.min_period):
+            raise ValueError(f"HPSGD.max_period must be at least min_period, {self.min_period}, got {self.max_period}")
         check.positive(self, "outer_lr", self.outer_lr)
         check.fraction(self, "pull", check.positive(self, "pull", self.pull))
         check.has(self, "average", self.average, "start", kind="an average such as Exact()")
@@ -82,7 +82,7 @@ class HPSGD:
         world, begin = node.keep("global", x.clone()), node.keep("begin", x.clone())
         change = node.keep("change under way", torch.zeros_like(x))
         since = node.keep("statistics under way", outer.statistics(x).clone())
-        state = node.keep("period", torch.tensor([self.local_steps or self._within(_FIRST), 0, 0]))
+        state = node.keep("period", torch.tensor([self.period or self._within(_FIRST), 0, 0]))
         k, taken, fitted = state.tolist()
         flight = _Flight(self, node, mean, change, fitted) if fitted else None
 
@@ -92,8 +92,8 @@ class HPSGD:
             if watch is not None:
                 watch.see(moved[: node.trained])
             outer.step(world, moved, since=since)
-            if self.local_steps:
-                return self.local_steps
+            if self.period:
+                return self.period
             fitting = self._within(math.ceil(fit))
             rarely.see(fitting)
             return fitting
@@ -125,7 +125,7 @@ class HPSGD:
         state.copy_(torch.tensor([k, 0, 0]))
 
     def _within(self, k: int) -> int:
-        return min(max(k, self.k_min), self.k_max)
+        return min(max(k, self.min_period), self.max_period)
 
 
 class _Flight:
@@ -134,7 +134,7 @@ class _Flight:
     def __init__(self, strategy: HPSGD, node: Node, mean: Mean, change: Tensor, fitted: int) -> None:
         self._change: Pending[Tensor] = node.spawn(mean(change))
         told = torch.tensor([float(fitted)], dtype=torch.float64)
-        self._told = None if strategy.local_steps else node.spawn(node.mean(told, "steps that fit"))
+        self._told = None if strategy.period else node.spawn(node.mean(told, "steps that fit"))
         self.fitted = 0
 
     def look(self, taken: int) -> None:

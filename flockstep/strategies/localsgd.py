@@ -25,10 +25,10 @@ from typing import ClassVar
 from torch import Tensor
 
 from flockstep import check
+from flockstep.averages.averages import Exact
+from flockstep.clips import NoClip, UsualCap, capped
 from flockstep.node import Node
-from flockstep.parts.averages import Exact
 from flockstep.parts.clip_thresholds import Threshold, looked
-from flockstep.parts.clips import NoClip, UsualCap, capped
 from flockstep.parts.suitability import MODELS, average_for
 from flockstep.strategy import Average, Clip
 from flockstep.vector import norm

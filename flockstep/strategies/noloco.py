@@ -28,10 +28,10 @@ from typing import ClassVar
 import torch
 
 from flockstep import check
+from flockstep.codecs.codec import Codec
+from flockstep.codecs.coder import coder
+from flockstep.codecs.raw import Raw
 from flockstep.node import Node
-from flockstep.parts.codecs.codec import Codec
-from flockstep.parts.codecs.coder import coder
-from flockstep.parts.codecs.raw import Raw
 from flockstep.parts.partners import matching, swap
 from flockstep.parts.suitability import MODELS, codec_for
 

@@ -27,14 +27,14 @@ import torch
 from torch import Tensor
 
 from flockstep import check
+from flockstep.averages.averages import Exact, Mixed
+from flockstep.clips import SmoothClip
+from flockstep.codecs.codec import Codec
+from flockstep.codecs.raw import Raw
 from flockstep.node import Node
-from flockstep.parts.averages import Exact, Mixed
-from flockstep.parts.clips import SmoothClip
-from flockstep.parts.codecs.codec import Codec
-from flockstep.parts.codecs.raw import Raw
 from flockstep.parts.suitability import MODELS, codec_for
-from flockstep.parts.topologies import Ring, Topology
 from flockstep.strategy import Average
+from flockstep.topologies import Ring, Topology
 
 
 @dataclass(frozen=True, kw_only=True)

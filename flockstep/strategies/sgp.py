@@ -31,8 +31,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from flockstep.codecs.raw import Raw
 from flockstep.node import Node
-from flockstep.parts.codecs.raw import Raw
 
 
 @dataclass(frozen=True, kw_only=True)

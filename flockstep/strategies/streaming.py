@@ -31,8 +31,8 @@ import torch
 from torch import Tensor
 
 from flockstep import check
+from flockstep.averages.averages import Exact, Mixed
 from flockstep.node import Node, Pending
-from flockstep.parts.averages import Exact, Mixed
 from flockstep.parts.outer_step import WithOuter
 from flockstep.strategy import Mean
 

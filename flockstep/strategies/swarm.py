@@ -30,16 +30,16 @@ import numpy as np
 from torch import Tensor
 
 from flockstep import check
+from flockstep.codecs.codec import Codec
+from flockstep.codecs.coder import Coder, asks_again, coder
+from flockstep.codecs.raw import Raw
 from flockstep.errors import LostPeer
 from flockstep.message import NOTHING, Message
 from flockstep.node import Node
-from flockstep.parts.codecs.codec import Codec
-from flockstep.parts.codecs.coder import Coder, asks_again, coder
-from flockstep.parts.codecs.raw import Raw
 from flockstep.parts.pair_exchange import PairExchange
 from flockstep.parts.partners import in_full, matching, partners, swap
 from flockstep.parts.suitability import MODELS, codec_for
-from flockstep.parts.topologies import Complete, Topology
+from flockstep.topologies import Complete, Topology
 
 _TOPIC = "swarm"
 
@@ -50,20 +50,20 @@ class _Local:
 
     own_gradients: ClassVar[bool] = True
 
-    local_steps: int = 1
+    period: int = 1
     geometric: bool = False
-    """Draw the steps of each phase, with mean ``local_steps``, as in the paper's analysis."""
+    """Draw the steps of each phase, with mean ``period``, as in the paper's analysis."""
     topology: Topology = Complete()
     codec: Codec = Raw()
 
     def __post_init__(self) -> None:
-        check.whole(self, "local_steps", self.local_steps)
+        check.whole(self, "period", self.period)
         check.has(self, "topology", self.topology, "peers", kind="a topology such as Ring()")
         codec_for(self, self.codec, MODELS, such_as="Modular(bits=8)", instead="Modular(bits=8) or Cast()")
 
     def phase(self, rng: np.random.Generator) -> int:
         """How many steps the next phase has."""
-        return int(rng.geometric(1 / self.local_steps)) if self.geometric else self.local_steps
+        return int(rng.geometric(1 / self.period)) if self.geometric else self.period
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,8 +140,8 @@ class SwarmPairs(_Local):
         x, ways = node.params, coder(self.codec, node, node.params)
         async for k in node.steps():
             await node.step(await node.gradient(x))
-            if (k + 1) % self.local_steps == 0:
-                partner = self.matching(k // self.local_steps, node.size).get(node.rank)
+            if (k + 1) % self.period == 0:
+                partner = self.matching(k // self.period, node.size).get(node.rank)
                 if partner is not None:
                     x.add_(await swap(node, partner, x, ways))
 

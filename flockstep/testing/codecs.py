@@ -12,9 +12,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from flockstep.codecs.codec import Codec
 from flockstep.errors import CodecRange
 from flockstep.message import HEADER_BYTES, Message
-from flockstep.parts.codecs.codec import Codec
 from flockstep.testing.parts import hold, must, must_refuse
 
 _GARBAGE = (b"\xff", b"\x7f", b"\x80\x7f", b"\x00\x7c", b"\x00\x00\x80\xff", b"\x00" * 6 + b"\xf0\x7f")

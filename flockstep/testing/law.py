@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from flockstep.codecs.raw import Raw
 from flockstep.errors import FlockstepError
 from flockstep.message import Message
 from flockstep.node import Node
-from flockstep.parts.codecs.raw import Raw
 from flockstep.testing.parts import LawBroken
 from flockstep.trace import Trace
 

@@ -9,7 +9,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from flockstep.parts.topologies import Topology
+from flockstep.topologies import Topology
 
 T = TypeVar("T")
 

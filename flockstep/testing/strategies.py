@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from flockstep.backends.sim.cluster.compute import Compute
-from flockstep.backends.sim.cluster.faults import Loss
 from flockstep.backends.sim.cluster.network import Network
 from flockstep.backends.sim.simulate import simulate
+from flockstep.faults import MessageLoss
 from flockstep.flock import not_row_wise
 from flockstep.strategy import Strategy, describe, is_one_sided
 from flockstep.testing.parts import LawBroken
@@ -176,7 +176,7 @@ def _comes_together(strategy: Strategy, size: int) -> None:
     surroundings: dict[str, dict[str, Any]] = {
         "in step": {"start_skew": 0.0},
         "on a link slower than a step": {"latency": "15 ms"},
-        "where replies are lost": {"faults": [Loss(share=0.1)], "timeout": "50 ms"},
+        "where replies are lost": {"faults": [MessageLoss(share=0.1)], "timeout": "50 ms"},
     }
     for where, hardware in surroundings.items():
         network = Network(bandwidth="1 Gbit/s", latency=hardware.pop("latency", "1 ms"))

@@ -11,6 +11,7 @@ import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field, is_dataclass
 from difflib import get_close_matches
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -19,18 +20,21 @@ import flockstep as fs
 from flockstep.workloads.convex import Logistic, Quadratics, Quartics
 from flockstep.workloads.language import CharLSTM, WordLSTM
 
+_ROOTS = ("fs", "flockstep")
 Parameters = Mapping[str, inspect.Parameter]
 
 
-def _public(package: str) -> dict[str, Any]:
-    things = {name: getattr(fs, name) for name in fs.__all__}
+def _values(module: ModuleType, package: str = "") -> dict[str, Any]:
+    things = {name: getattr(module, name) for name in module.__all__}
     return {
         name: thing for name, thing in things.items() if is_dataclass(thing) and thing.__module__.startswith(package)
     }
 
 
-STRATEGIES = _public("flockstep.strategies.")
-PARTS = _public("flockstep.parts.")
+NAMESPACES = ("averages", "clips", "codecs", "topologies")
+STRATEGIES = _values(fs, "flockstep.strategies.")
+PARTS = {name: part for namespace in NAMESPACES for name, part in _values(getattr(fs, namespace)).items()}
+_PREFIXES = {*_ROOTS, *NAMESPACES, *(f"{root}.{namespace}" for root in _ROOTS for namespace in NAMESPACES)}
 WORKLOADS: dict[str, Any] = {
     "logistic": Logistic,
     "quadratics": Quadratics,
@@ -147,8 +151,8 @@ def _called(tree: ast.Name | ast.Call) -> str:
     function = tree.func if isinstance(tree, ast.Call) else tree
     if isinstance(function, ast.Name):
         return function.id
-    # So that a line copied from a script works as it is.
-    if isinstance(function, ast.Attribute) and ast.unparse(function.value) in ("fs", "flockstep"):
+    # So that a line copied from a script works as it is: fs.CELGC(...), fs.codecs.Cast(), codecs.Cast().
+    if isinstance(function, ast.Attribute) and ast.unparse(function.value) in _PREFIXES:
         return function.attr
     raise ValueError(f"cannot read {ast.unparse(function)!r}; a name is a single word, such as LocalSGD")
 

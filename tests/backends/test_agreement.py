@@ -13,15 +13,15 @@ from flockstep.testing.law import Page
 from flockstep.workloads.convex import Logistic, Quadratics
 
 STRATEGIES = {
-    "DataParallel": fs.DataParallel(clip=fs.ClipNorm(max_norm=0.5)),
+    "DataParallel": fs.DataParallel(clip=fs.clips.ClipNorm(max_norm=0.5)),
     "LocalSGD": fs.LocalSGD(period=7),
     "CELGC": fs.CELGC(period=7, gamma=0.05),
     "CELGC by default": fs.CELGC(period=7),
     "Episode": fs.Episode(period=7, gamma=0.05),
     "Episode by default": fs.Episode(period=7),
     "EpisodePlus": fs.EpisodePlus(period=7, gamma=0.05, sampled=3),
-    "coded": fs.LocalSGD(period=7, average=fs.Coded(codec=fs.Cast(dtype="bf16"))),
-    "gossip": fs.LocalSGD(period=1, average=fs.Mixed(topology=fs.Ring(), codec=fs.Raw())),
+    "coded": fs.LocalSGD(period=7, average=fs.averages.Coded(codec=fs.codecs.Cast(dtype="bf16"))),
+    "gossip": fs.LocalSGD(period=1, average=fs.averages.Mixed(topology=fs.topologies.Ring(), codec=fs.codecs.Raw())),
 }
 HARDWARE = {
     "network": fs.Network(bandwidth="10 Mbit/s", latency="3 ms"),

@@ -24,12 +24,12 @@ HARDWARE = {
 }
 STRATEGIES = [
     *one_of_each(period=3),
-    fs.DataParallel(average=fs.PowerSGD(rank=1)),
-    fs.LocalSGD(period=3, average=fs.Coded(codec=fs.Cast())),
-    fs.LocalSGD(period=3, average=fs.Mixed(topology=fs.Ring(), codec=fs.Raw())),
-    fs.DPSGD(local_steps=3, ahead=3),
+    fs.DataParallel(average=fs.averages.PowerSGD(rank=1)),
+    fs.LocalSGD(period=3, average=fs.averages.Coded(codec=fs.codecs.Cast())),
+    fs.LocalSGD(period=3, average=fs.averages.Mixed(topology=fs.topologies.Ring(), codec=fs.codecs.Raw())),
+    fs.DPSGD(period=3, max_steps_in_flight=3),
 ]
-CREW = fs.DPSGD(local_steps=3, threads=2)
+CREW = fs.DPSGD(period=3, threads=2)
 every_strategy = pytest.mark.parametrize("strategy", STRATEGIES, ids=repr)
 without_warnings = pytest.mark.filterwarnings("ignore:DPSGD's analysis covers")
 
@@ -106,9 +106,7 @@ def test_of_loops_on_threads(strategy):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "strategy", [fs.LocalSGD(period=3), fs.HPSGD(local_steps=3), fs.Swarm(local_steps=2)], ids=repr
-)
+@pytest.mark.parametrize("strategy", [fs.LocalSGD(period=3), fs.HPSGD(period=3), fs.Swarm(period=2)], ids=repr)
 def test_of_processes(strategy):
     assert_adds_up(fs.launch(strategy, Quadratics(dim=6), nodes=3, steps=13, timeline=True))
     assert_adds_up(fs.launch(own_loop(strategy), nodes=2, timeline=True))
@@ -159,9 +157,7 @@ def test_none_is_kept_unless_asked_for():
 
 
 def test_it_changes_nothing_else():
-    run = partial(
-        fs.simulate, fs.HPSGD(local_steps=3), Quadratics(dim=6), nodes=3, steps=13, engine="events", **HARDWARE
-    )
+    run = partial(fs.simulate, fs.HPSGD(period=3), Quadratics(dim=6), nodes=3, steps=13, engine="events", **HARDWARE)
     plain, told = run(), run(timeline=True)
     assert (plain.rows, plain.nodes) == (told.rows, told.nodes)
 
@@ -180,12 +176,12 @@ def test_only_events_can_tell():
 
 def test_it_goes_on_after_misfortune():
     faults = [
-        fs.Crash(node=2, at="20 ms", back_after="15 ms"),
-        fs.Pause(node=0, start="10 ms", duration="12 ms"),
-        fs.Partition(groups=((0, 1), (2,)), start="30 ms", duration="10 ms"),
-        fs.Loss(share=0.3),
+        fs.faults.Crash(node=2, at="20 ms", back_after="15 ms"),
+        fs.faults.Pause(node=0, start="10 ms", duration="12 ms"),
+        fs.faults.Partition(groups=((0, 1), (2,)), start="30 ms", duration="10 ms"),
+        fs.faults.MessageLoss(share=0.3),
     ]
-    run = partial(fs.simulate, fs.Swarm(local_steps=2), Quadratics(dim=6), nodes=3, steps=25, timeout="50 ms")
+    run = partial(fs.simulate, fs.Swarm(period=2), Quadratics(dim=6), nodes=3, steps=25, timeout="50 ms")
     trace = run(faults=faults, timeline=True, **HARDWARE)
     assert trace.nodes[2].counts["restarts"] == 1
     assert_adds_up(trace)
@@ -198,7 +194,7 @@ def test_a_run_that_fails_still_tells():
             Quadratics(dim=6),
             nodes=3,
             steps=25,
-            faults=[fs.Crash(node=1, at="40 ms")],
+            faults=[fs.faults.Crash(node=1, at="40 ms")],
             timeline=True,
             **HARDWARE,
         )
@@ -225,7 +221,7 @@ def test_a_straggler_is_waited_for():
 def test_a_background_collective_is_nobodys_time_until_it_is_awaited():
     """HPSGD averages while it computes: on a network that needs less than a round for it, nobody waits."""
     trace = fs.simulate(
-        fs.HPSGD(local_steps=4),
+        fs.HPSGD(period=4),
         Quadratics(dim=6),
         nodes=2,
         steps=20,

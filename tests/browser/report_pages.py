@@ -14,7 +14,7 @@ from flockstep.timeline import KINDS, Timeline
 from flockstep.trace import NodeReport, Row, Trace
 from flockstep.workloads.convex import Quadratics
 
-STRATEGIES = (fs.DataParallel(), fs.LocalSGD(period=4), fs.Swarm(local_steps=2))
+STRATEGIES = (fs.DataParallel(), fs.LocalSGD(period=4), fs.Swarm(period=2))
 NODES, SEEDS, STEPS = 16, (0, 1), 120
 
 

@@ -25,7 +25,7 @@ import pathlib, time, torch, flockstep as fs
 torch.manual_seed(fs.rank())
 model = torch.nn.Linear(32, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-with fs.join(model, optimizer, fs.Swarm(local_steps=4)) as node:
+with fs.join(model, optimizer, fs.Swarm(period=4)) as node:
     while not pathlib.Path("stop").exists():
         x = torch.randn(16, 32)
         optimizer.zero_grad()
@@ -74,7 +74,7 @@ def test_a_run_is_seen_to_train_to_lose_a_node_and_to_end(run, browser, tmp_path
     launcher, address = run
     browser.open(address)
     browser.until(f"{STATES} === 'here here here'", seconds=120)
-    assert browser.run(WORDS.format("#title")) == "Swarm(local_steps=4)"
+    assert browser.run(WORDS.format("#title")) == "Swarm(period=4)"
 
     # It goes on by itself: nobody loads the page again.
     before = browser.run(STEPS)

@@ -77,7 +77,7 @@ def test_a_search_for_rates_is_shown_and_taken_and_not_run_twice(run, tmp_path):
 
 @pytest.mark.slow
 def test_a_failure_is_a_line_of_the_report(run, tmp_path):
-    result = run("DataParallel", "Swarm(local_steps=2)", *SMALL, "--crash", "2@200ms", "--seeds", "1")
+    result = run("DataParallel", "Swarm(period=2)", *SMALL, "--crash", "2@200ms", "--seeds", "1")
     assert result.exit_code == 1
     assert re.search(r"^DataParallel with seed 0 ended early: LostPeer at", result.stderr, re.M)
     assert "DataParallel, ended early" in result.stdout

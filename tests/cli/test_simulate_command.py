@@ -64,7 +64,7 @@ def test_a_straggler_costs_time(simulate, tmp_path):
 @pytest.mark.parametrize("fault", [["--pause", "1@200ms+5s"], ["--partition", "0|1,2@200ms+5s"]])
 def test_what_stands_still_for_a_while_costs_that_while_and_no_number(simulate, tmp_path, fault):
     rows = []
-    for more in ([], fault, ["--loss", "1"]):
+    for more in ([], fault, ["--drop", "1"]):
         result = simulate("DataParallel", *SMALL, *more)
         assert result.exit_code == 0, result.output
         with (tmp_path / "out" / "simulate.csv").open() as file:
@@ -124,8 +124,8 @@ MISTAKES = [
     (["DataParallel", "--pause", "3@1s"], 2, "cannot read the pause '3@1s'"),
     (["DataParallel", "--partition", "0|8@1s+1s"], 2, "simulate.faults names node 8, but there are nodes 0 to 7"),
     (["DataParallel", "--partition", "0|0@1s+1s"], 2, "Partition.groups names node 0 twice"),
-    (["DataParallel", "--loss", "5%"], 2, "cannot read the loss '5%'"),
-    (["DataParallel", "--loss", "2"], 2, "Loss.share must be between 0 and 1, got 2"),
+    (["DataParallel", "--drop", "5%"], 2, "cannot read the share of lost messages '5%'"),
+    (["DataParallel", "--drop", "2"], 2, "MessageLoss.share must be between 0 and 1, got 2"),
     (["DataParallel", "--workload", "logistic(data='nowhere')"], 1, "there is neither a file 'nowhere' nor"),
     (["EpisodePlus(period=2, gamma=1.0, sampled=9)"], 1, "EpisodePlus.sampled must be at most the number of nodes, 8"),
 ]

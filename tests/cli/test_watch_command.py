@@ -32,7 +32,7 @@ def invoke(*arguments):
 def ended(tmp_path):
     """The journals of a run that is over."""
     for rank in range(3):
-        open_journal(tmp_path / "journal", rank=rank, size=3, strategy="Swarm(local_steps=4)").close()
+        open_journal(tmp_path / "journal", rank=rank, size=3, strategy="Swarm(period=4)").close()
     return tmp_path / "journal"
 
 
@@ -60,7 +60,7 @@ def test_an_empty_folder_waits_for_a_run(tmp_path):
 def test_of_a_run_that_is_over_its_end_is_shown(ended, how):
     code, words = invoke(how, ended)
     assert code == 0
-    assert "Swarm(local_steps=4), ended after" in words
+    assert "Swarm(period=4), ended after" in words
     assert words.count(" done ") >= 3
 
 

@@ -58,7 +58,7 @@ def check_real_runs(results, nodes):
 
 @pytest.mark.slow
 def test_real_processes_on_this_machines_own_links(tmp_path):
-    results, listening = ran(tmp_path, strategies=["DataParallel", "Swarm(local_steps=2)"], real=True)
+    results, listening = ran(tmp_path, strategies=["DataParallel", "Swarm(period=2)"], real=True)
     check_real_runs(results, 2)
     assert results.plan.cluster == {"nodes": 2, "link": None, "links": "this machine's own links"}
     assert listening.of("progress")
@@ -87,7 +87,7 @@ def test_limited_links(tmp_path, looped, own):
             pass
     except Missing as reason:
         pytest.skip(f"no slow links here: {reason}")
-    given = {"workload": looped, "strategies": ["DataParallel"]} if own else {"strategies": ["Swarm(local_steps=2)"]}
+    given = {"workload": looped, "strategies": ["DataParallel"]} if own else {"strategies": ["Swarm(period=2)"]}
     results, _ = ran(tmp_path / "out", real=True, nodes=2, link="50 Mbit/s", **given)
     check_real_runs(results, 2)
     assert results.plan.cluster["links"] == "50 Mbit/s links between network namespaces"

@@ -16,7 +16,7 @@ pytestmark = [
 ]
 
 FLOCKSTEP = str(Path(sys.executable).with_name("flockstep"))
-COMMAND = ["compare", "DataParallel", "LocalSGD(period=4)", "Swarm(local_steps=2)"]
+COMMAND = ["compare", "DataParallel", "LocalSGD(period=4)", "Swarm(period=2)"]
 SIZE = ["--workload", "shakespeare(batch=2, hidden=16, length=8)", "--nodes", "4", "--steps", "60", "--seeds", "2"]
 REPORT = ("report.html", "report.png", "rows.csv", "table.csv")
 

@@ -75,7 +75,7 @@ def test_runs_side_by_side_are_those_of_one_process(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     # Of the three, two fail and all warn: both are part of the answer.
-    strategies = ["DataParallel", "Swarm(local_steps=2)", "LocalSGD(period=2)"]
+    strategies = ["DataParallel", "Swarm(period=2)", "LocalSGD(period=2)"]
     comparison = made(strategies=strategies, workload="my_warning_things:Warning", crash=["1@0.3s"], steps=30)
     listening = Listening()
     todo = runner.prepare(comparison, tmp_path, fresh=False)

@@ -42,7 +42,7 @@ def test_the_first_seed_alone_has_a_timeline(tmp_path):
 
 
 def test_one_sided_strategies_share_the_work_as_they_can(tmp_path):
-    outcome, _ = ran(tmp_path, made(strategies=["Swarm(local_steps=2)"], straggler=["1:4x"], steps=40))
+    outcome, _ = ran(tmp_path, made(strategies=["Swarm(period=2)"], straggler=["1:4x"], steps=40))
     steps = [node.steps for node in outcome.trace.nodes]
     assert steps[1] < min(steps[0], steps[2], steps[3])
     # Nodes hear of what others spent a little late, and so may go a little over.

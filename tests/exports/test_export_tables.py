@@ -13,7 +13,7 @@ HARDWARE = {"network": fs.Network(bandwidth="1 Mbit/s"), "compute": fs.Compute(s
 
 @pytest.fixture(scope="module")
 def trace():
-    return fs.simulate(fs.Swarm(local_steps=2), Quadratics(dim=6), nodes=3, steps=13, timeline=True, **HARDWARE)
+    return fs.simulate(fs.Swarm(period=2), Quadratics(dim=6), nodes=3, steps=13, timeline=True, **HARDWARE)
 
 
 def columns(trace):

@@ -15,7 +15,7 @@ from flockstep.workloads.convex import Quadratics
 @pytest.fixture(scope="module")
 def trace():
     return fs.simulate(
-        fs.HPSGD(local_steps=3),
+        fs.HPSGD(period=3),
         Quadratics(dim=6),
         nodes=3,
         steps=13,

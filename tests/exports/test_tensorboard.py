@@ -101,7 +101,7 @@ def test_a_loop_alone(tmp_path):
 
 def test_after_a_resume_later_steps_of_the_interrupted_run_are_hidden(tmp_path):
     board, saved = tmp_path / "board", tmp_path / "saved"
-    loop(board, steps=17, log=(9, 15), resume=saved, every=12)()
+    loop(board, steps=17, log=(9, 15), resume=saved, save_every=12)()
     rows, _ = loop(board, steps=20, log=(18,), resume=saved)()
     found = scalars(board)
     assert [e.step for e in found["loss"]] == [10, 19]

@@ -107,14 +107,19 @@ class Log:
         return start
 
 
-@pytest.mark.parametrize("ahead", [0, 1, 5])
-@pytest.mark.parametrize(("nodes", "local_steps"), [(2, 1), (2, 3), (3, 2)])
+@pytest.mark.parametrize("max_steps_in_flight", [0, 1, 5])
+@pytest.mark.parametrize(("nodes", "period"), [(2, 1), (2, 3), (3, 2)])
 def test_the_servers_table_is_that_of_numpy_under_the_schedule_that_happened(
-    corpus, monkeypatch, nodes, local_steps, ahead
+    corpus, monkeypatch, nodes, period, max_steps_in_flight
 ):
     workload, log = TopicDocuments(corpus, model=model(), seed=3), Log(monkeypatch)
     trace = fs.simulate(
-        DPSVI(bits=32, local_steps=local_steps, ahead=ahead), workload, nodes=nodes, steps=17, seed=1, **SLOW
+        DPSVI(bits=32, period=period, max_steps_in_flight=max_steps_in_flight),
+        workload,
+        nodes=nodes,
+        steps=17,
+        seed=1,
+        **SLOW,
     )
     assert {rank: len(updates) for rank, updates in log.batches.items()} == dict.fromkeys(range(nodes), 17)
     expected = log.replay(table(workload, workload.start()))
@@ -136,7 +141,7 @@ def test_rates_follow_one_schedule_of_all_batches(corpus, monkeypatch):
     following = CommonSchedule.next
     monkeypatch.setattr(CommonSchedule, "next", lambda self: given.append(following(self)) or given[-1])
     workload = TopicDocuments(corpus, model=model(), seed=3)
-    fs.simulate(DPSVI(local_steps=1, ahead=0), workload, nodes=3, steps=40, compute=fs.Compute(step="20 ms"))
+    fs.simulate(DPSVI(period=1, max_steps_in_flight=0), workload, nodes=3, steps=40, compute=fs.Compute(step="20 ms"))
     alone = Schedule(decay=0.7, offset=2.0)
     rates = [alone.next() for _ in range(120)]
     # What others have not pushed yet is not counted, so that numbers are a few behind.
@@ -176,10 +181,10 @@ def counts(x):
 
 
 @pytest.mark.parametrize("bits", [8, 32])
-@pytest.mark.parametrize("ahead", [0, 1, 7])
-@pytest.mark.parametrize(("nodes", "local_steps"), [(1, 3), (2, 1), (3, 4), (4, 2)])
-def test_every_batch_enters_exactly_once(nodes, local_steps, ahead, bits):
-    strategy = DPSVI(local_steps=local_steps, ahead=ahead, bits=bits)
+@pytest.mark.parametrize("max_steps_in_flight", [0, 1, 7])
+@pytest.mark.parametrize(("nodes", "period"), [(1, 3), (2, 1), (3, 4), (4, 2)])
+def test_every_batch_enters_exactly_once(nodes, period, max_steps_in_flight, bits):
+    strategy = DPSVI(period=period, max_steps_in_flight=max_steps_in_flight, bits=bits)
     trace = fs.simulate(strategy, Counting(), nodes=nodes, steps=fs.Budget(steps=150), seed=2, **SLOW)
     steps = [node.steps for node in trace.nodes]
     assert sum(steps) >= 150
@@ -191,9 +196,16 @@ def test_every_batch_enters_exactly_once(nodes, local_steps, ahead, bits):
 
 
 def test_lost_letters_cost_nothing():
-    faults = [fs.Loss(share=0.3)]
+    faults = [fs.faults.MessageLoss(share=0.3)]
     trace = fs.simulate(
-        DPSVI(local_steps=2, ahead=3), Counting(), nodes=3, steps=60, seed=5, faults=faults, timeout="1 s", **SLOW
+        DPSVI(period=2, max_steps_in_flight=3),
+        Counting(),
+        nodes=3,
+        steps=60,
+        seed=5,
+        faults=faults,
+        timeout="1 s",
+        **SLOW,
     )
     assert sum(node.counts.get("server lost", 0) for node in trace.nodes) > 5
     np.testing.assert_array_equal(counts(trace.models[0]).sum(1), [60, 60, 60, 0])
@@ -202,9 +214,16 @@ def test_lost_letters_cost_nothing():
 
 
 def test_a_worker_that_dies_costs_its_last_batches_only():
-    crash = fs.Crash(node=2, at="0.65 s")
+    crash = fs.faults.Crash(node=2, at="0.65 s")
     trace = fs.simulate(
-        DPSVI(local_steps=2, ahead=2), Counting(), nodes=3, steps=60, seed=5, faults=[crash], timeout="1 s", **SLOW
+        DPSVI(period=2, max_steps_in_flight=2),
+        Counting(),
+        nodes=3,
+        steps=60,
+        seed=5,
+        faults=[crash],
+        timeout="1 s",
+        **SLOW,
     )
     learned, dead = counts(trace.models[0]), trace.nodes[2].steps
     np.testing.assert_array_equal(learned[:2].sum(1), [60, 60])
@@ -215,9 +234,16 @@ def test_a_worker_that_dies_costs_its_last_batches_only():
 
 
 def test_a_worker_that_comes_back_gets_the_whole_table():
-    crash = fs.Crash(node=2, at="0.65 s", back_after="0.15 s")
+    crash = fs.faults.Crash(node=2, at="0.65 s", back_after="0.15 s")
     trace = fs.simulate(
-        DPSVI(local_steps=2, ahead=2), Counting(), nodes=3, steps=60, seed=5, faults=[crash], timeout="1 s", **SLOW
+        DPSVI(period=2, max_steps_in_flight=2),
+        Counting(),
+        nodes=3,
+        steps=60,
+        seed=5,
+        faults=[crash],
+        timeout="1 s",
+        **SLOW,
     )
     others, back = counts(trace.models[0]), counts(trace.models[2])
     np.testing.assert_array_equal(others[:2].sum(1), [60, 60])
@@ -228,9 +254,16 @@ def test_a_worker_that_comes_back_gets_the_whole_table():
 
 
 def test_a_server_that_comes_back_takes_the_table_of_a_worker():
-    crash = fs.Crash(node=0, at="0.65 s", back_after="0.15 s")
+    crash = fs.faults.Crash(node=0, at="0.65 s", back_after="0.15 s")
     trace = fs.simulate(
-        DPSVI(local_steps=2, ahead=2), Counting(), nodes=3, steps=60, seed=5, faults=[crash], timeout="0.2 s", **SLOW
+        DPSVI(period=2, max_steps_in_flight=2),
+        Counting(),
+        nodes=3,
+        steps=60,
+        seed=5,
+        faults=[crash],
+        timeout="0.2 s",
+        **SLOW,
     )
     assert trace.nodes[0].counts["server restored"] == 1
     learned = counts(trace.models[0])
@@ -241,7 +274,7 @@ def test_a_server_that_comes_back_takes_the_table_of_a_worker():
 
 
 def test_without_a_server_workers_lose_patience():
-    crash = fs.Crash(node=0, at="0.1 s")
+    crash = fs.faults.Crash(node=0, at="0.1 s")
     with pytest.raises(fs.LostPeer, match=r"lost the server, node 0: \d+ pushes in a row had no reply.*patience is 20"):
         fs.simulate(DPSVI(patience=20), Counting(), nodes=2, steps=100, faults=[crash], timeout="50 ms", seed=1, **SLOW)
 
@@ -252,7 +285,7 @@ def test_without_a_server_workers_lose_patience():
 def test_counts_stay_positive_however_late_a_push_comes(corpus):
     workload = TopicDocuments(corpus, model=model(learning_decay=0.51, learning_offset=1.0), seed=3)
     slow = {"network": fs.Network(latency="5 s", bandwidth="1 Mbit/s"), "compute": fs.Compute(step="1 ms")}
-    strategy = DPSVI(local_steps=40, ahead=1000, bits=8)
+    strategy = DPSVI(period=40, max_steps_in_flight=1000, bits=8)
     trace = fs.simulate(strategy, workload, nodes=3, steps=200, seed=1, **slow)
     for x in trace.models.values():
         assert (table(workload, x) >= 0).all()
@@ -271,7 +304,13 @@ def test_two_nodes_are_as_good_as_one_and_nearly_twice_as_fast():
         for name, nodes, bits in (("one", 1, 32), ("two", 2, 32), ("two, 8 bits", 2, 8)):
             steps = fs.Budget(steps=28 * 6)
             trace = fs.simulate(
-                DPSVI(bits=bits, ahead=5), workload, nodes=nodes, steps=steps, seed=1, record_every=1000, **SLOW
+                DPSVI(bits=bits, max_steps_in_flight=5),
+                workload,
+                nodes=nodes,
+                steps=steps,
+                seed=1,
+                record_every=1000,
+                **SLOW,
             )
             perplexity[name].append(workload.loss(trace.models[0]))
             seconds[name].append(max(node.seconds for node in trace.nodes))
@@ -293,7 +332,7 @@ def test_fewer_bits_are_fewer_bytes(corpus):
 def test_threads_of_a_node_take_a_batch_each(corpus, monkeypatch):
     log = Log(monkeypatch)
     workload = TopicDocuments(corpus, model=model(n_jobs=2, batch_size=5), seed=3)
-    fs.simulate(DPSVI(local_steps=1), workload, nodes=2, steps=6, seed=1)
+    fs.simulate(DPSVI(period=1), workload, nodes=2, steps=6, seed=1)
     assert {rank: len(updates) for rank, updates in log.batches.items()} == {0: 12, 1: 12}
     assert sum(count for rank, count in log.events if rank == 1) == 12
 

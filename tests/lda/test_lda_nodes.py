@@ -39,9 +39,16 @@ def test_real_nodes_learn_topics(on, nodes, bits):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ahead", [0, 3])
-def test_real_nodes_count_every_batch_once(ahead):
-    trace = fs.launch(DPSVI(bits=32, ahead=ahead), Counting(), nodes=3, steps=40, on="threads", record_every=1000)
+@pytest.mark.parametrize("max_steps_in_flight", [0, 3])
+def test_real_nodes_count_every_batch_once(max_steps_in_flight):
+    trace = fs.launch(
+        DPSVI(bits=32, max_steps_in_flight=max_steps_in_flight),
+        Counting(),
+        nodes=3,
+        steps=40,
+        on="threads",
+        record_every=1000,
+    )
     np.testing.assert_array_equal(counts(trace.models[0]).sum(1), [40, 40, 40, 0])
     assert max(counts(x).max() for x in trace.models.values()) == 1
 
@@ -58,7 +65,7 @@ class Mortal(Counting):
 @pytest.mark.slow
 def test_a_process_that_is_killed_costs_its_last_batches_only():
     trace = fs.launch(
-        DPSVI(local_steps=2, ahead=2, bits=8), Mortal(), nodes=3, steps=60, on="processes", record_every=1000
+        DPSVI(period=2, max_steps_in_flight=2, bits=8), Mortal(), nodes=3, steps=60, on="processes", record_every=1000
     )
     learned = counts(trace.models[0]).sum(1)
     np.testing.assert_array_equal(learned[:2], [60, 60])

@@ -31,12 +31,12 @@ def until(look):
 
 
 def test_the_first_line_says_who(tmp_path):
-    journal = open_journal(tmp_path / "made" / "for it", rank=1, size=3, strategy="Swarm(local_steps=4)")
+    journal = open_journal(tmp_path / "made" / "for it", rank=1, size=3, strategy="Swarm(period=4)")
     journal.close()
     who = written(journal)[0]["who"]
     assert journal.path.name == "node-1-0.jsonl"
     assert (who["rank"], who["size"], who["incarnation"]) == (1, 3, 0)
-    assert (who["strategy"], who["pid"]) == ("Swarm(local_steps=4)", os.getpid())
+    assert (who["strategy"], who["pid"]) == ("Swarm(period=4)", os.getpid())
 
 
 def test_everything_told_is_written_in_order_and_the_last_line_is_left(tmp_path):

@@ -49,7 +49,7 @@ def test_who_is_here_who_is_done_and_who_is_awaited(tmp_path, size):
     assert first["steps"] == 50
     assert first["rate"] == pytest.approx(100.0)
     assert first["share"] == {"computing": 0.75, "waiting": 0.0, "talking": 0.25}
-    assert told["strategy"] == "Swarm(local_steps=4)"
+    assert told["strategy"] == "Swarm(period=4)"
 
 
 def test_a_torn_last_line_waits_for_its_rest(tmp_path):

@@ -34,14 +34,14 @@ def agree(trace, lives, told, nodes):
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 3])
-@pytest.mark.parametrize("strategy", [fs.LocalSGD(period=4), fs.Swarm(local_steps=4)], ids=["together", "one-sided"])
+@pytest.mark.parametrize("strategy", [fs.LocalSGD(period=4), fs.Swarm(period=4)], ids=["together", "one-sided"])
 def test_threads(tmp_path, monkeypatch, strategy, nodes):
     agree(*launch(tmp_path, monkeypatch, strategy, nodes), nodes)
 
 
 @pytest.mark.slow
 def test_processes(tmp_path, monkeypatch):
-    trace, lives, told = launch(tmp_path, monkeypatch, fs.Swarm(local_steps=4), 3, on="processes")
+    trace, lives, told = launch(tmp_path, monkeypatch, fs.Swarm(period=4), 3, on="processes")
     agree(trace, lives, told, 3)
     assert len({life.pid for life in lives}) == 3
     assert all(node["last_to"] is not None for node in told["nodes"])

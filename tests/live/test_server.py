@@ -15,7 +15,7 @@ pytest.importorskip("plotly")
 
 @pytest.fixture
 def journal(tmp_path):
-    made = open_journal(tmp_path, rank=0, size=2, strategy="Swarm(local_steps=4)")
+    made = open_journal(tmp_path, rank=0, size=2, strategy="Swarm(period=4)")
     yield made
     made.close()
 
@@ -30,7 +30,7 @@ def server(tmp_path):
 def page(tmp_path_factory):
     """One for all who only look; of a run that is over."""
     folder = tmp_path_factory.mktemp("run")
-    open_journal(folder, rank=0, size=1, strategy="Swarm(local_steps=4)").close()
+    open_journal(folder, rank=0, size=1, strategy="Swarm(period=4)").close()
     with Server(folder) as made:
         yield made
 
@@ -99,7 +99,7 @@ def test_the_state_is_told_and_told_again_only_when_it_has_changed(server, journ
     journal.row(Row(0.5, 10, 0.25, 100.0, float("nan")))
     journal.close()
     told = json.loads(get(server, "/state.json?window=60")[1])
-    assert told["strategy"] == "Swarm(local_steps=4)"
+    assert told["strategy"] == "Swarm(period=4)"
     assert [node["state"] for node in told["nodes"]] == ["done", "awaited"]
     assert told["nodes"][0]["loss"] == 0.25
     status, body, _ = get(server, f"/state.json?window=60&known={told['mark']}")

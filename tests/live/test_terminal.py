@@ -26,7 +26,7 @@ def test_each_node_has_a_line_and_one_that_is_gone_says_so_in_words(tmp_path):
     write(tmp_path, 1, who(1, 4), beat(9.9))
     write(tmp_path, 2, who(2, 4), beat(4.0))
     words = shown(tmp_path, dead={2})
-    assert "Swarm(local_steps=4), running for 10 s" in words
+    assert "Swarm(period=4), running for 10 s" in words
     lines = {line.split()[0]: line.split() for line in words.splitlines() if line[:5].strip().isdigit()}
     assert lines["0"][1:] == ["here", "1234", "0", "75/0/25", "%", "2.5", "MB", "1"]
     assert lines["2"][1] == "GONE"

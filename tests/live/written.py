@@ -10,7 +10,7 @@ BEGAN = 1_000_000.0
 
 
 def who(rank, size, *, incarnation=0, host=None, began=BEGAN):
-    told = {"format": 1, "rank": rank, "size": size, "incarnation": incarnation, "strategy": "Swarm(local_steps=4)"}
+    told = {"format": 1, "rank": rank, "size": size, "incarnation": incarnation, "strategy": "Swarm(period=4)"}
     return {"who": told | {"host": host or here(), "pid": 100 + rank, "born": 5, "began": began}}
 
 

@@ -37,7 +37,7 @@ def test_which_model_to_save(name):
         torch.manual_seed(fs.rank())
         x = torch.randn(64, 4).double()
         # On its complete graph, which is its default, all have the same model after every step.
-        strategy = fs.GTNSGDm(topology=fs.Ring()) if name == "GTNSGDm" else NAMED[name]
+        strategy = fs.GTNSGDm(topology=fs.topologies.Ring()) if name == "GTNSGDm" else NAMED[name]
         with fs.join(model, optimizer, strategy) as node:
             # Neither a multiple of any period, nor one less.
             for _ in range(13):

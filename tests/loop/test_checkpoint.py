@@ -19,13 +19,13 @@ STRATEGIES = {
     "LocalSGD": fs.LocalSGD(period=4),
     "CELGC": fs.CELGC(period=4, gamma=0.05),
     "CELGC by default": fs.CELGC(period=4),
-    "DataParallel": fs.DataParallel(average=fs.Coded(codec=fs.Cast(dtype="bf16"))),
+    "DataParallel": fs.DataParallel(average=fs.averages.Coded(codec=fs.codecs.Cast(dtype="bf16"))),
     "Episode": fs.Episode(period=4, gamma=0.05),
     "Episode by default": fs.Episode(period=4),
     "EpisodePlus": fs.EpisodePlus(period=4, gamma=0.05, sampled=2),
     "SClipEF": fs.SClipEF(),
     "SClipEFNetwork": fs.SClipEFNetwork(),
-    "GTNSGDm": fs.GTNSGDm(topology=fs.Ring()),
+    "GTNSGDm": fs.GTNSGDm(topology=fs.topologies.Ring()),
 }
 
 
@@ -44,7 +44,7 @@ def loop(strategy, folder, *, stop_at=None, every=3, make_optimizer=None):
         optimizer = (make_optimizer or (lambda m: torch.optim.AdamW(m.parameters(), lr=0.01)))(model)
         schedule = torch.optim.lr_scheduler.StepLR(optimizer, 4, gamma=0.5)
         x, y = loops.data(fs.rank())
-        with fs.join(model, optimizer, strategy, resume=folder, every=every, also=[schedule]) as node:
+        with fs.join(model, optimizer, strategy, resume=folder, save_every=every, stateful=[schedule]) as node:
             calls = 0
             while node.step_count < STEPS:
                 if calls == stop_at:
@@ -152,7 +152,7 @@ def test_fewer_or_more_nodes_start_from_the_average(nodes, tmp_path):
         model = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Dropout(0.2), nn.Linear(6, 1))
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
         schedule = torch.optim.lr_scheduler.StepLR(optimizer, 4, gamma=0.5)
-        with fs.join(model, optimizer, STRATEGIES["LocalSGD"], resume=tmp_path, also=[schedule]) as node:
+        with fs.join(model, optimizer, STRATEGIES["LocalSGD"], resume=tmp_path, stateful=[schedule]) as node:
             seen.append(node.params.clone())
             return node.step_count
 
@@ -185,7 +185,7 @@ def test_saving_by_hand_and_what_cannot_be_saved(tmp_path):
     optimizer = loops.sgd(model)
     with (
         pytest.raises(TypeError, match="a checkpoint cannot hold also/0/thing: object is neither"),
-        fs.join(model, optimizer, STRATEGIES["CELGC"], also=[Odd()]) as node,
+        fs.join(model, optimizer, STRATEGIES["CELGC"], stateful=[Odd()]) as node,
     ):
         node.save(tmp_path)
 

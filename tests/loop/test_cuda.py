@@ -37,7 +37,7 @@ def trained(device, strategy, *, blow_up=(), momentum=0.0):
         fs.CELGC(period=5, gamma=1e9),
         fs.CELGC(period=5),
         fs.CELGCUpdate(period=5, gamma=0.1),
-        fs.LocalSGD(period=5, clip=fs.ClipNorm(max_norm=20.0)),
+        fs.LocalSGD(period=5, clip=fs.clips.ClipNorm(max_norm=20.0)),
     ],
 )
 def test_a_gpu_takes_the_steps_of_a_cpu_and_counts_the_same(strategy, momentum):

@@ -365,8 +365,11 @@ def test_parameters_given_other_memory_are_taken_back():
         (lambda m: fs.join(m, loops.sgd(m), fs.LocalSGD), "with parentheses"),
         (lambda m: fs.join(m, "sgd", FAR), "join.optimizer must be a torch optimizer, or a list of them, got 'sgd'"),
         (lambda m: fs.join(m, loops.sgd(loops.plain_model()), FAR), "holds a parameter that join.model does not have"),
-        (lambda m: fs.join(m, loops.sgd(m), FAR, every=5), "give both"),
-        (lambda m: fs.join(m, loops.sgd(m), FAR, resume="x", every=0), "join.every must be at least 1, got 0"),
+        (lambda m: fs.join(m, loops.sgd(m), FAR, save_every=5), "give both"),
+        (
+            lambda m: fs.join(m, loops.sgd(m), FAR, resume="x", save_every=0),
+            "join.save_every must be at least 1, got 0",
+        ),
         (lambda m: fs.join(m.requires_grad_(False), loops.sgd(m), FAR), "no trainable parameters"),
     ],
 )

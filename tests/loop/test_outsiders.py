@@ -15,7 +15,7 @@ def trained(model, optimizer, x, y):
     optimizer.step()
 
 
-CLIPPED = fs.LocalSGD(period=2, clip=fs.ClipNorm(max_norm=0.01))
+CLIPPED = fs.LocalSGD(period=2, clip=fs.clips.ClipNorm(max_norm=0.01))
 
 
 @pytest.mark.parametrize("strategy", [fs.LocalSGD(period=2), CLIPPED], ids=["unseen", "clipped"])
@@ -202,14 +202,14 @@ def test_schedulers_that_count_milestones_survive(tmp_path):
         model = loops.plain_model()
         optimizer = loops.sgd(model)
         falls = torch.optim.lr_scheduler.MultiStepLR(optimizer, [2, 4], gamma=0.1)
-        with fs.join(model, optimizer, fs.LocalSGD(period=2), also=[falls], **joining) as node:
+        with fs.join(model, optimizer, fs.LocalSGD(period=2), stateful=[falls], **joining) as node:
             for _ in range(node.step_count, steps):
                 trained(model, optimizer, *loops.data())
                 falls.step()
         return weights(model)
 
     whole = run(6)
-    run(3, resume=tmp_path, every=3)
+    run(3, resume=tmp_path, save_every=3)
     assert_same(whole, run(6, resume=tmp_path))
 
 

@@ -157,8 +157,8 @@ def test_the_real_eight_bit_optimizer_is_resumed_to_the_bit(tmp_path, monkeypatc
         return weights(model)
 
     whole = trained(*made(), 6)
-    trained(*made(), 3, resume=tmp_path, every=3)
-    assert_same(whole, trained(*made(), 6, resume=tmp_path, every=3))
+    trained(*made(), 3, resume=tmp_path, save_every=3)
+    assert_same(whole, trained(*made(), 6, resume=tmp_path, save_every=3))
 
 
 def test_an_eight_bit_checkpoint_without_the_package_says_so():
@@ -196,13 +196,13 @@ def test_constants_stay_to_the_bit_whatever_the_codec():
             assert torch.equal(average.get_buffer(name), value), name
         return weights(model)
 
-    coded = fs.Coded(codec=fs.Stochastic(bits=8))
+    coded = fs.averages.Coded(codec=fs.codecs.Stochastic(bits=8))
     for strategy in (
-        fs.Swarm(codec=fs.Modular(bits=8)),
+        fs.Swarm(codec=fs.codecs.Modular(bits=8)),
         fs.LocalSGD(period=2, average=coded),
         fs.DiLoCo(period=2, average=coded),
-        fs.Choco(codec=fs.Stochastic(bits=4)),
-        fs.SwarmPairs(codec=fs.Modular(bits=8)),
+        fs.Choco(codec=fs.codecs.Stochastic(bits=4)),
+        fs.SwarmPairs(codec=fs.codecs.Modular(bits=8)),
     ):
         results = fs.simulate(lambda strategy=strategy: body(strategy), nodes=3).results
         assert all(torch.isfinite(results[0][name]).all() for name in ("0.weight", "1.running_var"))

@@ -29,11 +29,11 @@ def trained(strategy, steps, **joining):
     return weights(model), report
 
 
-@pytest.mark.parametrize("strategy", [fs.LocalSGD(period=2), fs.CELGC(period=2, gamma=0.001), fs.HPSGD(local_steps=2)])
+@pytest.mark.parametrize("strategy", [fs.LocalSGD(period=2), fs.CELGC(period=2, gamma=0.001), fs.HPSGD(period=2)])
 def test_checkpoints_hold_all_of_them(strategy, tmp_path):
     whole, report = trained(strategy, 7)
     assert report.steps == 7
-    trained(strategy, 4, resume=tmp_path, every=4)
+    trained(strategy, 4, resume=tmp_path, save_every=4)
     assert_same(whole, trained(strategy, 7, resume=tmp_path)[0])
 
 

@@ -9,7 +9,7 @@ import flockstep as fs
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
-@pytest.mark.parametrize("clip", [fs.ClipStep(gamma=1e6), fs.ClipNorm(max_norm=1e6)], ids=repr)
+@pytest.mark.parametrize("clip", [fs.clips.ClipStep(gamma=1e6), fs.clips.ClipNorm(max_norm=1e6)], ids=repr)
 def test_the_host_waits_for_the_gpu_once_at_the_hundredth_look(caplog, clip):
     """torch raises at any operation that would bring a number to the host."""
     model = nn.Linear(5, 3).cuda()

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from flockstep.codecs import Cast, Codec, Modular, Raw, Stochastic, TopK
+from flockstep.codecs.codec import readable
 from flockstep.errors import CodecRange
 from flockstep.message import Message
-from flockstep.parts.codecs import Cast, Codec, Modular, Raw, Stochastic, TopK
-from flockstep.parts.codecs.codec import readable
 from flockstep.testing import LawBroken, check_codec
 
 CODECS: list[Codec] = [Raw(), Cast(), Cast(dtype="bf16"), Cast(dtype="fp16")]

@@ -30,7 +30,7 @@ def vectors(count, steps, dtype=torch.float64):
 @pytest.mark.parametrize("count", [1, 2, 103])
 def test_twenty_steps_as_numpy_takes_them(count):
     node, k = Alone(), -(-count // 10)
-    feedback = fs.Feedback(fs.TopK(fraction=0.1), node, torch.zeros(count, dtype=torch.float64))
+    feedback = fs.averages.Feedback(fs.codecs.TopK(fraction=0.1), node, torch.zeros(count, dtype=torch.float64))
     e = np.zeros(count)
     for v in vectors(count, 20):
         p = v.numpy() + e
@@ -39,18 +39,20 @@ def test_twenty_steps_as_numpy_takes_them(count):
         sent[kept] = p[kept]
         e = p - sent
         message = feedback.encode(v)
-        np.testing.assert_allclose(fs.TopK(fraction=0.1).decode(message, v).numpy(), sent, rtol=0, atol=1e-12)
+        np.testing.assert_allclose(fs.codecs.TopK(fraction=0.1).decode(message, v).numpy(), sent, rtol=0, atol=1e-12)
         np.testing.assert_allclose(feedback.sent.numpy(), sent, rtol=0, atol=1e-12)
         np.testing.assert_allclose(node.kept["residual"].numpy(), e, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize(
-    "codec", [fs.TopK(fraction=0.05), fs.Cast(dtype="bf16"), fs.Stochastic(bits=2), fs.Raw()], ids=repr
+    "codec",
+    [fs.codecs.TopK(fraction=0.05), fs.codecs.Cast(dtype="bf16"), fs.codecs.Stochastic(bits=2), fs.codecs.Raw()],
+    ids=repr,
 )
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
 def test_what_was_sent_and_the_residual_are_all_that_was_put_in(codec, dtype):
     stream = vectors(50, 30, dtype)
-    feedback = fs.Feedback(codec, Alone(), stream[0])
+    feedback = fs.averages.Feedback(codec, Alone(), stream[0])
     sent = torch.zeros(50, dtype=torch.float64)
     for v in stream:
         feedback.encode(v)
@@ -63,7 +65,7 @@ def test_what_was_sent_and_the_residual_are_all_that_was_put_in(codec, dtype):
 
 
 def test_a_vector_that_cannot_be_coded_leaves_the_residual_as_it_was():
-    feedback = fs.Feedback(fs.TopK(fraction=0.5), Alone(), torch.zeros(4))
+    feedback = fs.averages.Feedback(fs.codecs.TopK(fraction=0.5), Alone(), torch.zeros(4))
     feedback.encode(torch.tensor([1.0, 2.0, 3.0, 4.0]))
     before = feedback.residual.clone()
     with pytest.raises(fs.CodecRange):
@@ -74,7 +76,7 @@ def test_a_vector_that_cannot_be_coded_leaves_the_residual_as_it_was():
 def test_a_codec_that_leaves_nothing_out_makes_it_the_coded_mean():
     losses = [
         fs.simulate(fs.DataParallel(average=average), Quadratics(dim=7), nodes=3, steps=10, optimizer=sgd(0.1)).loss
-        for average in (fs.Coded(codec=fs.Raw()), fs.Compensated(codec=fs.Raw()))
+        for average in (fs.averages.Coded(codec=fs.codecs.Raw()), fs.averages.Compensated(codec=fs.codecs.Raw()))
     ]
     assert losses[0] == losses[1]
 
@@ -95,11 +97,11 @@ def above_the_optimum(average, nodes):
 @pytest.mark.parametrize("nodes", [1, 2, pytest.param(5, marks=pytest.mark.slow)])
 def test_with_feedback_the_largest_few_lead_to_the_optimum_and_without_they_do_not(nodes):
     """What is late is late by a number of steps: how far off that leads goes with the learning rate, to nothing."""
-    fast, slow = above_the_optimum(fs.Compensated(codec=fs.TopK(fraction=0.2)), nodes)
+    fast, slow = above_the_optimum(fs.averages.Compensated(codec=fs.codecs.TopK(fraction=0.2)), nodes)
     # The loss is a square: half the rate is about a quarter of it, unless there is nothing left.
     assert slow < max(fast / 2, 1e-6)
     # Without, each node pulls in directions of its own, at any rate. One alone does arrive, but much later.
-    fast_without, slow_without = above_the_optimum(fs.Coded(codec=fs.TopK(fraction=0.2)), nodes)
+    fast_without, slow_without = above_the_optimum(fs.averages.Coded(codec=fs.codecs.TopK(fraction=0.2)), nodes)
     assert slow_without > fast_without / 2
     assert slow_without > 10 * slow
 
@@ -107,7 +109,7 @@ def test_with_feedback_the_largest_few_lead_to_the_optimum_and_without_they_do_n
 STEPS = 17
 
 
-FEW = fs.DataParallel(average=fs.Compensated(codec=fs.TopK(fraction=0.1)))
+FEW = fs.DataParallel(average=fs.averages.Compensated(codec=fs.codecs.TopK(fraction=0.1)))
 
 
 def loop(folder, stop_at=None, strategy=FEW):
@@ -117,7 +119,7 @@ def loop(folder, stop_at=None, strategy=FEW):
         torch.manual_seed(fs.rank())
         model = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 1))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-        with fs.join(model, optimizer, strategy, resume=folder, every=3) as node:
+        with fs.join(model, optimizer, strategy, resume=folder, save_every=3) as node:
             while node.step_count < STEPS:
                 if node.step_count == stop_at:
                     raise KeyError("interrupted")
@@ -144,7 +146,7 @@ def test_a_resumed_run_goes_on_with_its_residuals_bit_for_bit(nodes, tmp_path):
 
 
 def test_a_checkpoint_between_two_rounds_holds_residuals_that_no_round_has_used_since(tmp_path):
-    rarely = fs.LocalSGD(period=8, average=fs.Compensated(codec=fs.Cast(dtype="bf16")))
+    rarely = fs.LocalSGD(period=8, average=fs.averages.Compensated(codec=fs.codecs.Cast(dtype="bf16")))
     whole = fs.simulate(loop(tmp_path / "whole", strategy=rarely), nodes=1).results
     # One node: of several that wait for nobody, some would be cut off before their checkpoint.
     for stop_at in (11, 13):  # after the first it goes on from 9, after the second from 12; rounds are at 8 and 16
@@ -157,7 +159,7 @@ def test_a_checkpoint_between_two_rounds_holds_residuals_that_no_round_has_used_
 def test_a_vector_unlike_the_model_is_refused():
     class Short:
         async def run(self, node):
-            await fs.Compensated(codec=fs.Raw()).start(node, "short")(node.params[:1])
+            await fs.averages.Compensated(codec=fs.codecs.Raw()).start(node, "short")(node.params[:1])
 
     with pytest.raises(fs.NodeFailed, match="Compensated averages vectors like the model, of 7 numbers, got 1"):
         fs.simulate(Short(), Quadratics(dim=7), nodes=2, steps=1, optimizer=sgd(0.1))
@@ -165,4 +167,4 @@ def test_a_vector_unlike_the_model_is_refused():
 
 def test_bad_arguments():
     with pytest.raises(TypeError, match=r"Compensated\.codec must be a codec such as TopK\(fraction=0\.01\), got 8"):
-        fs.Compensated(codec=8)
+        fs.averages.Compensated(codec=8)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from flockstep.parts.topologies import Edges, Hypercube, Ring, spectral_gap
 from flockstep.testing import check_topology
+from flockstep.topologies import Edges, Hypercube, Ring, spectral_gap
 
 
 @pytest.mark.parametrize("topology", [Hypercube(), Edges([]), Edges([(0, 1)]), Edges([(0, 1), (2, 1), (2, 3), (3, 4)])])

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 import flockstep as fs
-from flockstep.parts.codecs.coder import asks_again, coder
-from flockstep.parts.codecs.lattice import lattice, on_numba, on_torch
-from flockstep.parts.codecs.lattice.lattice import BLOCK, Plan, exponents_for
-from flockstep.parts.codecs.modular import Modular
+from flockstep.codecs.coder import asks_again, coder
+from flockstep.codecs.lattice import lattice, on_numba, on_torch
+from flockstep.codecs.lattice.lattice import BLOCK, Plan, exponents_for
+from flockstep.codecs.modular import Modular
 from flockstep.testing import check_codec
 
 SIZES = (1, 7, 8, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK + 5)
@@ -218,7 +218,7 @@ def test_what_a_mended_message_brings_must_be_finite():
 def test_a_coder_by_rounds_learns_when_a_round_is_over_and_remembers_the_furthest_of_it():
     x = torch.zeros(5)
     ways = coder(Modular(bits=8), node := Alone(), x, of="model", by_rounds=True)
-    seen, peer = node.kept["model: distances seen"], fs.Raw()
+    seen, peer = node.kept["model: distances seen"], fs.codecs.Raw()
     for distance in (3.0, 0.5, 0.25):
         ways.read(peer.encode(x + distance, node.rng), x)
     assert seen.tolist() == [0.0]
@@ -239,7 +239,7 @@ def test_an_empty_vector():
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 @pytest.mark.parametrize("bits", ALL_BITS)
 def test_triton_comes_to_the_integers_of_torch(bits):
-    from flockstep.parts.codecs.lattice import on_triton
+    from flockstep.codecs.lattice import on_triton
 
     for count in SIZES:
         x, y = pair(count, 0.01)

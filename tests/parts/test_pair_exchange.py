@@ -143,8 +143,8 @@ ANY_WITNESS = [HealthCheck.function_scoped_fixture]
     start_skew=st.sampled_from([None, 0.0]),
     loss=st.sampled_from([0.0, 0.2]),
     crashes=st.sampled_from([{}, {"at": "170 ms"}, {"at": "170 ms", "back_after": "300 ms"}]),
-    topology=st.sampled_from([fs.Complete(), fs.Ring()]),
-    local_steps=st.integers(1, 3),
+    topology=st.sampled_from([fs.topologies.Complete(), fs.topologies.Ring()]),
+    period=st.integers(1, 3),
     seed=st.integers(0, 2**20),
 )
 # Two nodes on a slow link that called each other at once five times in a row, and never met.
@@ -156,18 +156,18 @@ ANY_WITNESS = [HealthCheck.function_scoped_fixture]
     start_skew=None,
     loss=0.0,
     crashes={},
-    topology=fs.Complete(),
-    local_steps=1,
+    topology=fs.topologies.Complete(),
+    period=1,
     seed=826,
 )
-def test_no_meeting_drives_nodes_apart(witness, size, loss, crashes, topology, local_steps, **options):
+def test_no_meeting_drives_nodes_apart(witness, size, loss, crashes, topology, period, **options):
     witness.flock.clear()
     witness.seen.clear()
     # Losses end, so that all can be settled.
-    faults = [fs.Loss(share=loss, duration="1 s")] if loss else []
+    faults = [fs.faults.MessageLoss(share=loss, duration="1 s")] if loss else []
     if crashes and size > 3:
-        faults.append(fs.Crash(node=1, **crashes))
-    trace = run(fs.Swarm(local_steps=local_steps, topology=topology), size, 300, faults=faults, **options)
+        faults.append(fs.faults.Crash(node=1, **crashes))
+    trace = run(fs.Swarm(period=period, topology=topology), size, 300, faults=faults, **options)
     none_came_apart(witness)
     if not crashes:
         # Every reply that was lost came at last, and once: the sum is what was scattered.
@@ -181,7 +181,7 @@ def test_nodes_come_together(size, hardware):
         "in step": {"start_skew": 0.0},
         "uneven": {"uneven": True},
         "slow": {"latency": "60 ms"},
-        "lossy": {"faults": [fs.Loss(share=0.1)]},
+        "lossy": {"faults": [fs.faults.MessageLoss(share=0.1)]},
     }
     trace = run(fs.Swarm(), size, 1200, **options[hardware])
     assert squares(held_by(trace)) < 1e-3 * squares(scattered(size))
@@ -190,11 +190,11 @@ def test_nodes_come_together(size, hardware):
 @settings(max_examples=10, deadline=None, suppress_health_check=ANY_WITNESS)
 @given(
     size=st.integers(2, 6),
-    topology=st.sampled_from([fs.Complete(), fs.Ring()]),
-    local_steps=st.integers(1, 3),
+    topology=st.sampled_from([fs.topologies.Complete(), fs.topologies.Ring()]),
+    period=st.integers(1, 3),
     seed=st.integers(0, 2**20),
 )
-def test_on_threads_too_they_only_come_together(witness, size, topology, local_steps, seed):
+def test_on_threads_too_they_only_come_together(witness, size, topology, period, seed):
     """However long that takes on a busy machine: they stop when they have, or have met far too often."""
     witness.flock.clear()
     witness.seen.clear()
@@ -205,7 +205,7 @@ def test_on_threads_too_they_only_come_together(witness, size, topology, local_s
         are_together = len(flock) == size and all(each.settled for each in flock) and flock[0]._apart() < near
         return are_together or len(witness.seen) > 2000
 
-    strategy = fs.Swarm(local_steps=local_steps, topology=topology)
+    strategy = fs.Swarm(period=period, topology=topology)
     options = {"nodes": size, "steps": 10**7, "optimizer": SGD, "timeout": 60, "seed": seed}
     trace = fs.launch(strategy, Scattered(), on="threads", stop=is_enough, **options)
     none_came_apart(witness)
@@ -216,12 +216,12 @@ def test_on_threads_too_they_only_come_together(witness, size, topology, local_s
 PAIRS = [
     fs.Swarm,
     fs.SwarmPairs,
-    partial(fs.Gossip, topology=fs.Complete()),
+    partial(fs.Gossip, topology=fs.topologies.Complete()),
     partial(fs.NoLoCo, period=1, outer_lr=1.0, outer_momentum=0.0),
 ]
 
 
-@pytest.mark.parametrize("codec", [fs.Cast(), *(fs.Modular(bits=bits) for bits in (8, 4, 3))], ids=repr)
+@pytest.mark.parametrize("codec", [fs.codecs.Cast(), *(fs.codecs.Modular(bits=bits) for bits in (8, 4, 3))], ids=repr)
 @pytest.mark.parametrize("kind", PAIRS)
 def test_with_a_codec_they_end_within_its_error(kind, codec):
     """Three bits, and four in Gossip, once drove them apart for ever: an error may be larger than the difference."""
@@ -268,13 +268,13 @@ class Standing:
         self.handlers[topic] = handler
 
     def call(self, number, value):
-        message = fs.Raw().encode(torch.full((DIM,), value), self.rng)
+        message = fs.codecs.Raw().encode(torch.full((DIM,), value), self.rng)
         return self.handlers["topic"](0, marked(message, 0.0, number))
 
 
 def test_a_reply_that_was_lost_is_given_again_and_counts_once():
     node, v = Standing(), torch.zeros(DIM)
-    pair_exchange.PairExchange(node, "topic", v, fs.Raw(), fs.Complete())
+    pair_exchange.PairExchange(node, "topic", v, fs.codecs.Raw(), fs.topologies.Complete())
     first = node.call(1, 8.0)
     assert torch.equal(v, torch.full((DIM,), 4.0))
     again = node.call(1, 8.0)
@@ -293,7 +293,7 @@ def test_who_calls_between_the_last_merge_and_the_end_is_heard():
             super().merge(x, began)
             node.call(1, 8.0)
 
-    late = Late(node, "topic", v, fs.Raw(), fs.Complete())
+    late = Late(node, "topic", v, fs.codecs.Raw(), fs.topologies.Complete())
     with pytest.raises(StopIteration):
         late.end(x, torch.zeros(DIM)).send(None)
     assert torch.equal(x, torch.full((DIM,), 4.0))

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import torch
 
-from flockstep.parts.codecs.raw import Raw
+from flockstep.codecs.raw import Raw
 from flockstep.parts.push_server import Server
 
 
@@ -35,7 +35,7 @@ def test_model_and_version_are_of_one_moment():
         count=lambda name, amount=1: None,
     )
     model = torch.zeros(1).as_subclass(Model)
-    server = Watched(node, model, Raw(), fold=1, rate=1.0, damping=0.0, most_ahead=None, trains=True)
+    server = Watched(node, model, Raw(), pushes_per_update=1, rate=1.0, damping=0.0, most_ahead=None, trains=True)
     assert server.read_own() == (torch.zeros(1), 0)
     fresh, version = server.push_own(torch.ones(1), torch.ones(1), 0)
     assert (float(fresh), version) == (1.0, 1)

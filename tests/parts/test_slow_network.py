@@ -50,7 +50,7 @@ def test_on_a_fast_link_nothing_is_said(caplog: pytest.LogCaptureFixture, strate
 
 
 @pytest.mark.parametrize(
-    "strategy", [fs.HPSGD(local_steps=64), fs.Swarm(local_steps=64)], ids=lambda strategy: type(strategy).__name__
+    "strategy", [fs.HPSGD(period=64), fs.Swarm(period=64)], ids=lambda strategy: type(strategy).__name__
 )
 def test_nor_where_the_user_chose_so_long_a_phase(caplog: pytest.LogCaptureFixture, strategy: fs.Strategy) -> None:
     assert _said(caplog, strategy, "100 Mbit/s") == []

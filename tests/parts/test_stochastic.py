@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import flockstep as fs
-from flockstep.parts.codecs.qsgd import on_torch
-from flockstep.parts.codecs.qsgd.levels import Plan
+from flockstep.codecs.qsgd import on_torch
+from flockstep.codecs.qsgd.levels import Plan
 from flockstep.testing import check_codec
 from flockstep.workloads.convex import Quadratics
 
@@ -26,13 +26,13 @@ def vector(count, dtype=torch.float32):
 
 @pytest.mark.parametrize("bits", [2, 9, *(pytest.param(bits, marks=pytest.mark.slow) for bits in (3, 8))])
 def test_the_laws_of_codecs(bits):
-    check_codec(fs.Stochastic(bits=bits))
+    check_codec(fs.codecs.Stochastic(bits=bits))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("bits", ALL_BITS)
 def test_numba_comes_to_the_bytes_of_torch(bits, dtype):
-    one, other = (fs.Stochastic(bits=bits, engine=engine) for engine in ("torch", "numba"))
+    one, other = (fs.codecs.Stochastic(bits=bits, engine=engine) for engine in ("torch", "numba"))
     for count in SIZES:
         v = vector(count, dtype)
         message, same = (codec.encode(v, np.random.default_rng(5)) for codec in (one, other))
@@ -43,7 +43,7 @@ def test_numba_comes_to_the_bytes_of_torch(bits, dtype):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("bits", ALL_BITS)
 def test_the_error_is_below_one_level(bits, dtype):
-    codec = fs.Stochastic(bits=bits)
+    codec = fs.codecs.Stochastic(bits=bits)
     for scale in (1e-44, 1e-37, 1e-30, 1.0, 1e36):
         v = vector(5000, dtype) * scale
         decoded = codec.decode(codec.encode(v, np.random.default_rng(0)), v)
@@ -56,7 +56,7 @@ def test_the_error_is_below_one_level(bits, dtype):
 def test_it_is_right_on_average(bits, value, dtype):
     draws = torch.full((10_003,), value, dtype=dtype)
     draws[::4096] = 1.0  # the largest of its block, and no draw
-    codec = fs.Stochastic(bits=bits)
+    codec = fs.codecs.Stochastic(bits=bits)
     decoded = codec.decode(codec.encode(draws, np.random.default_rng(2)), draws)
     errors = (decoded.double() - draws.double())[draws != 1.0]
     assert len(errors) == 10_000
@@ -68,13 +68,13 @@ def test_it_is_right_on_average(bits, value, dtype):
 @pytest.mark.parametrize("bits", [2, 4, 8, 16])
 def test_the_largest_and_zero_are_exact(bits):
     v = torch.tensor([2.0, 0.0, -2.0])
-    codec = fs.Stochastic(bits=bits)
+    codec = fs.codecs.Stochastic(bits=bits)
     assert torch.equal(codec.decode(codec.encode(v, np.random.default_rng(0)), v), v)
 
 
 def test_it_is_as_short_as_it_should_be():
     v = torch.randn(100_000)
-    assert fs.Stochastic(bits=8).encode(v, np.random.default_rng(0)).nbytes / v.nbytes < 0.26
+    assert fs.codecs.Stochastic(bits=8).encode(v, np.random.default_rng(0)).nbytes / v.nbytes < 0.26
 
 
 @pytest.mark.parametrize(
@@ -87,35 +87,35 @@ def test_it_is_as_short_as_it_should_be():
 )
 def test_bad_arguments(options, sentence):
     with pytest.raises(ValueError, match=sentence):
-        fs.Stochastic(**options)
+        fs.codecs.Stochastic(**options)
 
 
 def test_the_engine_is_known_and_one_that_cannot_run_is_refused():
     v = torch.zeros(3)
-    assert fs.Stochastic().runs_on(v) == "numba"
-    assert fs.Stochastic(engine="torch").runs_on(v) == "torch"
+    assert fs.codecs.Stochastic().runs_on(v) == "numba"
+    assert fs.codecs.Stochastic(engine="torch").runs_on(v) == "torch"
     with pytest.raises(ValueError, match="the engine triton cannot run here"):
-        fs.Stochastic(engine="triton").encode(v, np.random.default_rng(0))
+        fs.codecs.Stochastic(engine="triton").encode(v, np.random.default_rng(0))
 
 
 @pytest.mark.parametrize("engine", ["torch", "numba"])
 def test_a_scale_that_float32_cannot_hold_is_refused(engine):
     v = torch.tensor([1.0, -1e300], dtype=torch.float64)
     with pytest.raises(fs.CodecRange, match=r"cannot code the largest value, 1e\+300"):
-        fs.Stochastic(engine=engine).encode(v, np.random.default_rng(0))
+        fs.codecs.Stochastic(engine=engine).encode(v, np.random.default_rng(0))
 
 
 @pytest.mark.parametrize("scale", [float("nan"), float("inf"), -1.0, 0.0])
 def test_a_message_with_a_scale_that_no_vector_has_is_refused(scale):
     v = torch.randn(5)
-    message = fs.Stochastic().encode(v, np.random.default_rng(0))
+    message = fs.codecs.Stochastic().encode(v, np.random.default_rng(0))
     data = torch.cat([torch.tensor([scale]).view(torch.uint8), message.data[4:]])
     with pytest.raises(fs.CodecRange, match="scales that no vector has"):
-        fs.Stochastic().decode(dataclasses.replace(message, data=data), v)
+        fs.codecs.Stochastic().decode(dataclasses.replace(message, data=data), v)
 
 
 def test_a_message_can_lie_anywhere_in_a_buffer():
-    v, codec = torch.randn(5000, dtype=torch.float64), fs.Stochastic(bits=5)
+    v, codec = torch.randn(5000, dtype=torch.float64), fs.codecs.Stochastic(bits=5)
     message = codec.encode(v, np.random.default_rng(0))
     odd = dataclasses.replace(message, data=torch.cat([torch.zeros(3, dtype=torch.uint8), message.data])[3:])
     assert torch.equal(codec.decode(odd, v), codec.decode(message, v))
@@ -124,7 +124,7 @@ def test_a_message_can_lie_anywhere_in_a_buffer():
 def test_a_mean_in_few_bits():
     """As the codec of an average, it brings local SGD nearly where the exact mean does."""
     losses = {}
-    for average in (fs.Exact(), fs.Coded(codec=fs.Stochastic(bits=8))):
+    for average in (fs.averages.Exact(), fs.averages.Coded(codec=fs.codecs.Stochastic(bits=8))):
         strategy = fs.LocalSGD(period=4, average=average)
         sgd = partial(torch.optim.SGD, lr=0.1)
         losses[average] = fs.simulate(strategy, Quadratics(dim=200), nodes=4, steps=80, optimizer=sgd).loss
@@ -135,7 +135,7 @@ def test_a_mean_in_few_bits():
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 @pytest.mark.parametrize("bits", ALL_BITS)
 def test_triton_comes_to_the_bytes_of_torch(bits):
-    from flockstep.parts.codecs.qsgd import on_triton
+    from flockstep.codecs.qsgd import on_triton
 
     for count in SIZES:
         for scale in (1e-44, 1e-30, 1.0, 1e36):
@@ -157,5 +157,5 @@ def test_triton_comes_to_the_bytes_of_torch(bits):
             assert torch.equal(outs[0], outs[1].cpu())
     spoiled = torch.full((5,), float("nan"), device="cuda")
     with pytest.raises(fs.CodecRange, match="not finite"):
-        fs.Stochastic(bits=bits).encode(spoiled, np.random.default_rng(0))
-    assert fs.Stochastic(bits=bits).runs_on(spoiled) == "triton"
+        fs.codecs.Stochastic(bits=bits).encode(spoiled, np.random.default_rng(0))
+    assert fs.codecs.Stochastic(bits=bits).runs_on(spoiled) == "triton"

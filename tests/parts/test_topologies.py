@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flockstep.parts.topologies import (
+from flockstep.testing import check_topology
+from flockstep.topologies import (
     Complete,
     Exponential,
     Graph,
@@ -24,7 +25,6 @@ from flockstep.parts.topologies import (
     mixing_matrix,
     spectral_gap,
 )
-from flockstep.testing import check_topology
 
 ANY_SIZE: list[Graph] = [Complete(), Ring(), Torus(), Exponential(), Star()]
 SOME_SIZES: list[Graph] = [

@@ -91,7 +91,7 @@ def stacked():
 
 
 def test_gymnasiums_preprocessing(opencv, tmp_path):
-    model = HSA2C("CnnPolicy", stacked, envs_per_thread=2, local_updates=1, seed=0)
+    model = HSA2C("CnnPolicy", stacked, envs_per_thread=2, period=1, seed=0)
     assert model.observations.shape == (4, 84, 84)
     assert model.observations.dtype == "uint8"
     assert model.policy.eyes.channels == 4

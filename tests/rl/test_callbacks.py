@@ -11,7 +11,7 @@ from flockstep.rl.reporting.callbacks import Every
 gymnasium = pytest.importorskip("gymnasium", reason="needs gymnasium")
 
 # A row every 7 updates of 10 steps.
-SMALL = {"policy_kwargs": {"net_arch": [8]}, "envs_per_thread": 2, "local_updates": 7, "seed": 0}
+SMALL = {"policy_kwargs": {"net_arch": [8]}, "envs_per_thread": 2, "period": 7, "seed": 0}
 
 
 def cartpole():
@@ -28,7 +28,7 @@ def parameters(model):
 
 def glance():
     torch.manual_seed(0)
-    return HSA2C(Glance(), Sides, envs_per_thread=2, local_updates=7, seed=0)
+    return HSA2C(Glance(), Sides, envs_per_thread=2, period=7, seed=0)
 
 
 MODELS = {
@@ -179,7 +179,7 @@ def test_every_so_many_steps(since):
 @pytest.mark.slow
 def test_processes_train_on_while_it_looks(tmp_path):
     torch.manual_seed(0)
-    model = HSA2C(Glance(), Sides, threads=2, envs_per_thread=2, local_updates=7, seed=0)
+    model = HSA2C(Glance(), Sides, threads=2, envs_per_thread=2, period=7, seed=0)
     looking = EvalCallback(
         eval_freq=200, n_eval_episodes=3, seed=4, best_model_save_path=tmp_path, reward_threshold=0.0, verbose=0
     )

@@ -16,7 +16,7 @@ from flockstep.rl.reporting.history import History
 
 gymnasium = pytest.importorskip("gymnasium", reason="needs gymnasium")
 
-SMALL = {"policy_kwargs": {"net_arch": [8]}, "envs_per_thread": 2, "local_updates": 7, "seed": 0}
+SMALL = {"policy_kwargs": {"net_arch": [8]}, "envs_per_thread": 2, "period": 7, "seed": 0}
 
 
 def cartpole():

@@ -8,7 +8,7 @@ from flockstep.rl.reporting.tensorboard import run_folder
 gymnasium = pytest.importorskip("gymnasium", reason="needs gymnasium")
 
 # A row every 7 updates of 10 steps.
-SMALL = {"policy_kwargs": {"net_arch": [8]}, "envs_per_thread": 2, "local_updates": 7, "seed": 0}
+SMALL = {"policy_kwargs": {"net_arch": [8]}, "envs_per_thread": 2, "period": 7, "seed": 0}
 
 
 def steps_said(text):

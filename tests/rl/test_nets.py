@@ -226,7 +226,7 @@ def test_an_update_is_clipped_rmsprop_on_the_shared_vector(largest):
     settings = Settings(
         max_grad_norm=largest,
         learning_rate=0.02,
-        local_updates=1,
+        period=1,
         ent_coef=0.01,
         vf_coef=0.5,
         rms_decay=0.9,
@@ -274,9 +274,7 @@ def engine_of(threads, *, seed=0, source=Sides, envs=2, **settings):
 
     torch.manual_seed(1)
     policy = Glance()
-    numbers = Settings(
-        threads=threads, envs_per_thread=envs, **{"local_updates": 20, "learning_rate": 7e-4, **settings}
-    )
+    numbers = Settings(threads=threads, envs_per_thread=envs, **{"period": 20, "learning_rate": 7e-4, **settings})
     return policy, TorchEngine(policy, partial(InProcess, source, envs), numbers, seed=seed)
 
 
@@ -312,7 +310,7 @@ def test_trainings_go_on_where_the_last_one_was():
 
 
 def test_tallies_tell_episodes_and_means():
-    _, engine = engine_of(1, envs=3, local_updates=2)
+    _, engine = engine_of(1, envs=3, period=2)
     tallies = []
     engine.train(since=0, until=60, tell=lambda tally: tallies.append(tally) or True)
     engine.close()

@@ -20,7 +20,7 @@ gymnasium = pytest.importorskip("gymnasium", reason="needs gymnasium")
         ({"threads": 0}, "HSA2C.threads must be at least 1, got 0"),
         ({"envs_per_thread": -1}, "HSA2C.envs_per_thread must be at least 1, got -1"),
         ({"n_steps": 0}, "HSA2C.n_steps must be at least 1, got 0"),
-        ({"local_updates": 0}, "HSA2C.local_updates must be at least 1"),
+        ({"period": 0}, "HSA2C.period must be at least 1"),
         ({"gamma": 1.5}, "HSA2C.gamma must be between 0 and 1"),
         ({"learning_rate": 0.0}, "HSA2C.learning_rate must be positive"),
         ({"ent_coef": -0.1}, "HSA2C.ent_coef must not be negative"),

@@ -115,7 +115,7 @@ def test_actions_are_given_as_the_space_has_them(space):
 @pytest.mark.parametrize("space", SPACES, ids=str)
 def test_as_a_user_has_it(space, tmp_path):
     make = partial(Patterns, space)
-    model = HSA2C("MlpPolicy", make, envs_per_thread=3, local_updates=5, seed=0)
+    model = HSA2C("MlpPolicy", make, envs_per_thread=3, period=5, seed=0)
     assert isinstance(model.policy, MlpPolicy)
     assert model.action_space == space
     before = torch.nn.utils.parameters_to_vector(model.policy.parameters()).detach().clone()

@@ -23,7 +23,7 @@ from flockstep.rl.reporting.film import gif
 from flockstep.rl.settings import Settings
 
 MODES = list(AutoresetMode)
-SMALL = {"policy_kwargs": {"net_arch": [8]}, "local_updates": 7, "seed": 0}
+SMALL = {"policy_kwargs": {"net_arch": [8]}, "period": 7, "seed": 0}
 
 
 def pole():

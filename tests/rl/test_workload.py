@@ -18,7 +18,7 @@ from flockstep.rl.nodes.workload import ActorCritic
 
 gymnasium = pytest.importorskip("gymnasium", reason="needs gymnasium")
 
-SMALL = Settings(envs_per_thread=2, local_updates=3)
+SMALL = Settings(envs_per_thread=2, period=3)
 RMSPROP = partial(RMSpropTF, lr=7e-4)
 
 
@@ -52,7 +52,7 @@ def test_a_shards_episodes_go_on_from_one_gradient_to_the_next():
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_a_burst_is_what_the_engine_does(threads):
-    settings = Settings(envs_per_thread=2, local_updates=3, threads=threads)
+    settings = Settings(envs_per_thread=2, period=3, threads=threads)
     workload = ActorCriticBursts(env="CartPole-v1", settings=settings)
     x = workload.start()
     shard = workload.shard(0, 1)
@@ -73,7 +73,7 @@ def test_a_burst_is_what_the_engine_does(threads):
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 3])
-@pytest.mark.parametrize("strategy", [fs.DPSGD(local_steps=2), fs.DPSGD(threads=2, local_steps=2), fs.DataParallel()])
+@pytest.mark.parametrize("strategy", [fs.DPSGD(period=2), fs.DPSGD(threads=2, period=2), fs.DataParallel()])
 def test_strategies_on_virtual_nodes(strategy, nodes):
     workload = ActorCritic(env="CartPole-v1", settings=SMALL, episodes=3)
     traces = [
@@ -109,9 +109,7 @@ def test_one_virtual_node_is_one_worker():
 @pytest.mark.parametrize("threads", [1, 2])
 def test_threads_of_this_process_as_nodes_with_a_crew(threads):
     workload = ActorCritic(env="CartPole-v1", settings=SMALL, episodes=2)
-    trace = fs.launch(
-        fs.DPSGD(threads=threads, local_steps=2), workload, nodes=1, steps=16, optimizer=RMSPROP, on="threads"
-    )
+    trace = fs.launch(fs.DPSGD(threads=threads, period=2), workload, nodes=1, steps=16, optimizer=RMSPROP, on="threads")
     assert torch.isfinite(trace.model).all()
     assert not torch.equal(trace.model, workload.start())
 
@@ -131,7 +129,7 @@ def test_refusals(arguments, message):
 
 def test_refusals_of_nodes():
     model = HSA2C("MlpPolicy", "CartPole-v1", seed=0)
-    with pytest.raises(ValueError, match="threads and local_steps must be 1"):
+    with pytest.raises(ValueError, match="threads and period must be 1"):
         learn_on_nodes(model, 1000, nodes=2, strategy=fs.DPSGD(threads=2))
     with pytest.raises(ValueError, match="at least 2 where the server does not train"):
         learn_on_nodes(model, 1000, nodes=1, strategy=fs.DPSGD(server_trains=False))
@@ -171,9 +169,9 @@ class Mortal(ActorCriticBursts):
 
 @pytest.mark.slow
 def test_a_killed_worker_costs_its_rollout_only():
-    workload = Mortal(env="CartPole-v1", settings=Settings(local_updates=25))
+    workload = Mortal(env="CartPole-v1", settings=Settings(period=25))
     trace = fs.launch(
-        fs.DPSGD(ahead=1, server_lr=1.0),
+        fs.DPSGD(max_steps_in_flight=1, server_lr=1.0),
         workload,
         nodes=2,
         steps=fs.Budget(steps=150),
@@ -186,7 +184,7 @@ def test_a_killed_worker_costs_its_rollout_only():
 
 
 def test_a_burst_knows_where_the_whole_training_stands(monkeypatch):
-    settings = Settings(envs_per_thread=2, local_updates=3, learning_rate=Linear(1e-3, 0.0, steps=4000))
+    settings = Settings(envs_per_thread=2, period=3, learning_rate=Linear(1e-3, 0.0, steps=4000))
     shard = ActorCriticBursts(env="CartPole-v1", settings=settings, since=1000, until=3000).shard(0, 1)
     shard.progress = 0.5
     shard.gradient(shard.start(), np.random.default_rng(0))

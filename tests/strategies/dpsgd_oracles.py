@@ -5,7 +5,7 @@ import heapq
 import numpy as np
 
 
-def with_a_server(x0, gradient, speeds, steps, *, local_steps, fold, eta, rate):
+def with_a_server(x0, gradient, speeds, steps, *, period, pushes_per_update, eta, rate):
     """Workers 1, 2, ... of a server that only serves; ``gradient(worker, x)`` is stochastic, each drawn in order.
 
     No two events may fall on one moment. Gives the server's model, and for each push how many folds it was late.
@@ -22,12 +22,12 @@ def with_a_server(x0, gradient, speeds, steps, *, local_steps, fold, eta, rate):
         now, w = heapq.heappop(events)
         u[w] = u[w] - eta * g[w]
         taken[w] += 1
-        if taken[w] % local_steps and taken[w] < steps:
+        if taken[w] % period and taken[w] < steps:
             go_on = [w]
         else:
             gathered[w] = u[w] - given[w]
             go_on = []
-            if len(gathered) >= fold or working <= set(gathered):
+            if len(gathered) >= pushes_per_update or working <= set(gathered):
                 for other, change in gathered.items():
                     late.append(version - versions[other])
                     v = v + rate * change
@@ -43,10 +43,10 @@ def with_a_server(x0, gradient, speeds, steps, *, local_steps, fold, eta, rate):
     return v, late
 
 
-def hogwild(x0, gradient, times, steps, *, threads, local_steps, eta):
+def hogwild(x0, gradient, times, steps, *, threads, period, eta):
     """One node's crew: ``gradient(member, x)``, ``times(member)`` the seconds of its next gradient.
 
-    Members read when they begin and add when they are done; all wait for each other after ``local_steps`` each.
+    Members read when they begin and add when they are done; all wait for each other after ``period`` each.
     """
     x, begun, now, events = np.array(x0, dtype=float), 0, 0.0, []
     left = dict.fromkeys(range(threads), 0)
@@ -61,7 +61,7 @@ def hogwild(x0, gradient, times, steps, *, threads, local_steps, eta):
 
     while begun < steps:
         for member in left:
-            left[member] = local_steps
+            left[member] = period
         for member in left:
             begin(member)
         while events:

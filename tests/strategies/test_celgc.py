@@ -142,7 +142,7 @@ def test_gamma_decays_with_the_learning_rate():
 
 
 def test_a_gamma_given_as_a_function_is_taken_as_it_stands():
-    schedule = fs.ClipStep(gamma=lambda step: 0.05 if step < 10 else 0.02)
+    schedule = fs.clips.ClipStep(gamma=lambda step: 0.05 if step < 10 else 0.02)
     early, late = longest_steps(fs.LocalSGD(period=4, clip=schedule))
     assert early == pytest.approx(0.05, rel=1e-5)
     assert late == pytest.approx(0.02, rel=1e-5)
@@ -162,7 +162,7 @@ class SometimesInfinite(Quadratics):
     [
         fs.CELGC(period=4, gamma=0.05),
         fs.CELGCUpdate(period=4, gamma=0.05),
-        fs.LocalSGD(period=4, clip=fs.ClipNorm(max_norm=1.0)),
+        fs.LocalSGD(period=4, clip=fs.clips.ClipNorm(max_norm=1.0)),
     ],
 )
 def test_a_step_whose_gradient_is_not_finite_is_skipped_and_counted(strategy):
@@ -194,10 +194,10 @@ def test_clipping_the_gradient_does_not_bound_a_momentum_step_but_clipping_the_u
 NEVER = {
     "CELGC.gamma = 1000000.0 clipped none of the first 100 steps: the longest was": fs.CELGC(period=4, gamma=1e6),
     "CELGCUpdate.gamma = 1000000.0 clipped none": fs.CELGCUpdate(period=4, gamma=1e6),
-    "ClipStep.gamma = 1000000.0 clipped none": fs.LocalSGD(period=4, clip=fs.ClipStep(gamma=1e6)),
-    "ClipStep.gamma = a function clipped none": fs.LocalSGD(period=4, clip=fs.ClipStep(gamma=lambda step: 1e6)),
+    "ClipStep.gamma = 1000000.0 clipped none": fs.LocalSGD(period=4, clip=fs.clips.ClipStep(gamma=1e6)),
+    "ClipStep.gamma = a function clipped none": fs.LocalSGD(period=4, clip=fs.clips.ClipStep(gamma=lambda step: 1e6)),
     "ClipNorm.max_norm = 500.0 clipped none of the first 100 gradients": fs.DataParallel(
-        clip=fs.ClipNorm(max_norm=500.0)
+        clip=fs.clips.ClipNorm(max_norm=500.0)
     ),
     "Episode.gamma = 1000000.0 clipped none of the first 100 steps, by the mean gradient": fs.Episode(
         period=4, gamma=1e6
@@ -230,7 +230,7 @@ def test_neither_a_short_run_nor_one_clip_is_worth_a_word(caplog, nodes, engine)
 
 
 def test_the_longest_step_is_named_and_both_engines_name_the_same(caplog):
-    for strategy in (fs.CELGC(period=4, gamma=1e6), fs.DataParallel(clip=fs.ClipNorm(max_norm=1e3))):
+    for strategy in (fs.CELGC(period=4, gamma=1e6), fs.DataParallel(clip=fs.clips.ClipNorm(max_norm=1e3))):
         runs = [warnings_of(caplog, strategy, nodes=3, engine=engine) for engine in ("events", "stacked")]
         assert runs[0][1] == runs[1][1]
         assert len(runs[0][1]) == 1
@@ -294,15 +294,15 @@ def test_a_first_group_that_does_not_learn_tells_nothing_of_the_schedule(decay):
         (lambda: fs.LocalSGD(period=0), "LocalSGD.period must be at least 1, got 0"),
         (lambda: fs.LocalSGD(period=2.0), "LocalSGD.period must be a whole number, got 2.0"),
         (lambda: fs.LocalSGD(period=True), "LocalSGD.period must be a whole number, got True"),
-        (lambda: fs.LocalSGD(period=2, clip=fs.NoClip), "with parentheses"),
+        (lambda: fs.LocalSGD(period=2, clip=fs.clips.NoClip), "with parentheses"),
         (lambda: fs.LocalSGD(period=2, average=3), "LocalSGD.average must be an average"),
         (lambda: fs.CELGC(period=2, gamma=0), "CELGC.gamma must be positive, got 0"),
         (lambda: fs.CELGC(period=2, gamma=float("nan")), "CELGC.gamma must be finite, got nan"),
         (lambda: fs.Episode(period=-1, gamma=1.0), "Episode.period must be at least 1, got -1"),
         (lambda: fs.EpisodePlus(period=1, gamma=1.0, sampled=0), "EpisodePlus.sampled must be at least 1, got 0"),
-        (lambda: fs.ClipNorm(max_norm=-1.0), "ClipNorm.max_norm must be positive, got -1.0"),
-        (lambda: fs.ClipStep(gamma="1"), "ClipStep.gamma must be a number, got '1'"),
-        (lambda: fs.Coded(codec=fs.Raw), "with parentheses"),
+        (lambda: fs.clips.ClipNorm(max_norm=-1.0), "ClipNorm.max_norm must be positive, got -1.0"),
+        (lambda: fs.clips.ClipStep(gamma="1"), "ClipStep.gamma must be a number, got '1'"),
+        (lambda: fs.averages.Coded(codec=fs.codecs.Raw), "with parentheses"),
         (lambda: fs.DataParallel(clip=None), "DataParallel.clip must be a clip"),
     ],
 )

@@ -40,11 +40,12 @@ def gradients(size):
 
 @pytest.mark.parametrize("workers", [1, 2, 4])
 @pytest.mark.parametrize(
-    ("local_steps", "fold", "rate"), [(1, 1, 1.0), (4, 1, 1.0), (7, 1, 0.5), (1, 2, 1.0), (3, 2, 0.5), (29, 1, 1.0)]
+    ("period", "pushes_per_update", "rate"),
+    [(1, 1, 1.0), (4, 1, 1.0), (7, 1, 0.5), (1, 2, 1.0), (3, 2, 0.5), (29, 1, 1.0)],
 )
-def test_a_server_and_workers_of_known_speeds(workers, local_steps, fold, rate):
+def test_a_server_and_workers_of_known_speeds(workers, period, pushes_per_update, rate):
     speeds = SPEEDS[:workers]
-    strategy = fs.DPSGD(local_steps=local_steps, fold=fold, server_lr=rate, server_trains=False)
+    strategy = fs.DPSGD(period=period, pushes_per_update=pushes_per_update, server_lr=rate, server_trains=False)
     compute = fs.Compute(step=1.0, stragglers={rank + 1: speed for rank, speed in enumerate(speeds)})
     trace = run(strategy, workers + 1, compute=compute, start_skew=0.0)
     v, late = oracles.with_a_server(
@@ -52,8 +53,8 @@ def test_a_server_and_workers_of_known_speeds(workers, local_steps, fold, rate):
         gradients(workers + 1),
         speeds,
         STEPS,
-        local_steps=local_steps,
-        fold=fold,
+        period=period,
+        pushes_per_update=pushes_per_update,
         eta=ETA,
         rate=rate,
     )
@@ -65,10 +66,10 @@ def test_a_server_and_workers_of_known_speeds(workers, local_steps, fold, rate):
 
 
 @pytest.mark.parametrize("threads", [2, 3])
-@pytest.mark.parametrize("local_steps", [1, 4, 7])
-def test_hogwild_on_one_node(threads, local_steps):
+@pytest.mark.parametrize("period", [1, 4, 7])
+def test_hogwild_on_one_node(threads, period):
     compute = fs.Compute(step=1.0, spread=0.4)
-    trace = run(fs.DPSGD(threads=threads, local_steps=local_steps), 1, compute=compute, start_skew=0.0)
+    trace = run(fs.DPSGD(threads=threads, period=period), 1, compute=compute, start_skew=0.0)
     clock = Clock(compute, 0, stream(SEED, 0, "clock"))
     jitter = [stream(SEED, 0, "clock", 1 + member) for member in range(threads)]
     streams = [stream(SEED, 0, "data", member) for member in range(threads)]
@@ -79,7 +80,7 @@ def test_hogwild_on_one_node(threads, local_steps):
         lambda member: (1 + 1e-6 * jitter[member].random()) * clock.gradient(),
         STEPS,
         threads=threads,
-        local_steps=local_steps,
+        period=period,
         eta=ETA,
     )
     np.testing.assert_allclose(trace.models[0].numpy(), x, rtol=1e-11, atol=1e-13)
@@ -101,16 +102,16 @@ def test_one_of_everything_with_a_server_apart_is_serial_sgd():
 
 
 @pytest.mark.parametrize("workers", [1, 2, 5])
-@pytest.mark.parametrize("local_steps", [1, 4])
-def test_all_in_step_is_local_sgd_with_a_sum(workers, local_steps):
-    strategy = fs.DPSGD(local_steps=local_steps, fold=workers, server_lr=1.0, server_trains=False)
+@pytest.mark.parametrize("period", [1, 4])
+def test_all_in_step_is_local_sgd_with_a_sum(workers, period):
+    strategy = fs.DPSGD(period=period, pushes_per_update=workers, server_lr=1.0, server_trains=False)
     trace = run(strategy, workers + 1)
     at, v = gradients(workers + 1), np.zeros(DIM)
-    for begin in range(0, STEPS, local_steps):
+    for begin in range(0, STEPS, period):
         changes = []
         for rank in range(1, workers + 1):
             u = v.copy()
-            for _ in range(min(local_steps, STEPS - begin)):
+            for _ in range(min(period, STEPS - begin)):
                 u = u - ETA * at(rank, u)
             changes.append(u - v)
         v = v + sum(changes)
@@ -156,9 +157,9 @@ UNEVEN = {
 @pytest.mark.parametrize("hardware", [{}, UNEVEN], ids=["instant", "uneven"])
 @pytest.mark.parametrize("size", [1, 2, 5])
 @pytest.mark.parametrize("threads", [1, 2, 3])
-@pytest.mark.parametrize("ahead", [0, 3, 100])
-def test_every_step_enters_once(threads, size, ahead, hardware):
-    strategy = fs.DPSGD(threads=threads, local_steps=2, server_lr=1.0, ahead=ahead)
+@pytest.mark.parametrize("max_steps_in_flight", [0, 3, 100])
+def test_every_step_enters_once(threads, size, max_steps_in_flight, hardware):
+    strategy = fs.DPSGD(threads=threads, period=2, server_lr=1.0, max_steps_in_flight=max_steps_in_flight)
     trace = fs.simulate(strategy, Count(), nodes=size, steps=31, optimizer=ONE, **hardware)
     assert trace.models[0].tolist() == [moved(size, 31)] * 4
     assert [node.gradients for node in trace.nodes] == [31] * size
@@ -167,14 +168,14 @@ def test_every_step_enters_once(threads, size, ahead, hardware):
 @pytest.mark.parametrize(
     "strategy",
     [
-        fs.DPSGD(fold=2),
-        fs.DPSGD(fold=7, local_steps=3),
-        fs.DPSGD(fold=2, ahead=5),
+        fs.DPSGD(pushes_per_update=2),
+        fs.DPSGD(pushes_per_update=7, period=3),
+        fs.DPSGD(pushes_per_update=2, max_steps_in_flight=5),
         fs.DPSGD(max_staleness=0),
-        fs.DPSGD(max_staleness=2, local_steps=3, ahead=4),
-        fs.DPSGD(max_staleness=1, fold=3),
-        fs.DPSGD(codec=fs.TopK(fraction=0.5)),
-        fs.DPSGD(codec=fs.Stochastic(bits=4), ahead=2),
+        fs.DPSGD(max_staleness=2, period=3, max_steps_in_flight=4),
+        fs.DPSGD(max_staleness=1, pushes_per_update=3),
+        fs.DPSGD(codec=fs.codecs.TopK(fraction=0.5)),
+        fs.DPSGD(codec=fs.codecs.Stochastic(bits=4), max_steps_in_flight=2),
         fs.DPSGD(server=1),
     ],
     ids=repr,
@@ -189,7 +190,7 @@ def test_nor_do_folds_gates_or_codecs_lose_one(strategy, server_trains):
 
 
 def lossy(strategy):
-    return not isinstance(strategy.codec, fs.Raw)
+    return not isinstance(strategy.codec, fs.codecs.Raw)
 
 
 class Apart(Count):
@@ -224,7 +225,7 @@ class ApartInThreads(Apart):
 @pytest.mark.parametrize(("kind", "on"), [(Apart, "threads"), (Apart, "processes"), (ApartInThreads, "threads")])
 @pytest.mark.parametrize(("threads", "size"), [(2, 1), (2, 2), (3, 5)])
 def test_no_step_of_a_crew_is_lost_on_real_nodes(threads, size, kind, on):
-    strategy = fs.DPSGD(threads=threads, local_steps=2, server_lr=1.0)
+    strategy = fs.DPSGD(threads=threads, period=2, server_lr=1.0)
     trace = fs.launch(strategy, kind(), nodes=size, steps=31, optimizer=ONE, timeout=120, on=on)
     assert [(node.steps, node.gradients) for node in trace.nodes] == [(31, 31)] * size
     model = trace.models[0].view(3, 4)
@@ -236,7 +237,7 @@ def test_no_step_of_a_crew_is_lost_on_real_nodes(threads, size, kind, on):
 @pytest.mark.parametrize("on", ["threads", "processes"])
 @pytest.mark.parametrize("size", [1, 2, 5])
 def test_nothing_is_lost_on_real_nodes(size, on):
-    strategy = fs.DPSGD(local_steps=2, server_lr=1.0, ahead=3)
+    strategy = fs.DPSGD(period=2, server_lr=1.0, max_steps_in_flight=3)
     trace = fs.launch(strategy, Count(), nodes=size, steps=31, optimizer=ONE, timeout=60, on=on)
     assert trace.models[0].tolist() == [moved(size, 31)] * 4
     pushes = sum(n for name, n in trace.nodes[0].counts.items() if "staleness" in name)
@@ -244,7 +245,9 @@ def test_nothing_is_lost_on_real_nodes(size, on):
 
 
 @pytest.mark.parametrize("on", ["threads", pytest.param("processes", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("options", [{"fold": 2}, {"max_staleness": 1, "ahead": 2}], ids=repr)
+@pytest.mark.parametrize(
+    "options", [{"pushes_per_update": 2}, {"max_staleness": 1, "max_steps_in_flight": 2}], ids=repr
+)
 def test_who_is_held_on_real_nodes_is_let_go_by_a_server_that_has_returned(options, on):
     strategy = fs.DPSGD(server_lr=1.0, server_trains=False, **options)
     trace = fs.launch(strategy, Count(), nodes=4, steps=31, optimizer=ONE, timeout=60, on=on)
@@ -265,7 +268,7 @@ def test_unless_told_otherwise_the_server_moves_by_the_mean_of_its_workers(worke
 
 def test_one_worker_left_counts_in_full():
     # Node 2 dies before its first step is done; what node 1 pushes from then on is all there is.
-    crash = fs.Crash(node=2, at="1 us")
+    crash = fs.faults.Crash(node=2, at="1 us")
     trace = fs.simulate(
         fs.DPSGD(server_trains=False),
         Count(),
@@ -294,7 +297,7 @@ def test_the_gate_holds_who_is_too_far_ahead():
 
 def test_a_slow_worker_leaves_the_others_alone():
     hardware = {"network": fs.Network(bandwidth="100 Mbit/s", latency="1 ms"), "start_skew": 0.0}
-    strategy = fs.DPSGD(local_steps=4, server_trains=False)
+    strategy = fs.DPSGD(period=4, server_trains=False)
     alike = run(strategy, 5, compute=fs.Compute(step="50 ms"), **hardware)
     uneven = run(strategy, 5, compute=fs.Compute(step="50 ms", stragglers={4: 4.0}), **hardware)
     for rank in (1, 2, 3):
@@ -318,19 +321,19 @@ DEATHS = {"network": fs.Network(bandwidth="10 Mbit/s", latency="1 ms"), "compute
 
 
 def test_a_dead_worker_is_forgotten():
-    trace = run(fs.DPSGD(max_staleness=3), 4, faults=[fs.Crash(node=2, at="100 ms")], timeout="50 ms", **DEATHS)
+    trace = run(fs.DPSGD(max_staleness=3), 4, faults=[fs.faults.Crash(node=2, at="100 ms")], timeout="50 ms", **DEATHS)
     assert [trace.nodes[rank].steps for rank in (0, 1, 3)] == [STEPS] * 3
 
 
 def test_one_that_comes_back_reads_the_model_and_starts():
-    crash = fs.Crash(node=2, at="100 ms", back_after="50 ms")
+    crash = fs.faults.Crash(node=2, at="100 ms", back_after="50 ms")
     trace = run(fs.DPSGD(), 4, faults=[crash], timeout="50 ms", **DEATHS)
     assert trace.nodes[2].counts["restarts"] == 1
     assert trace.loss < trace.rows[0].loss
 
 
 def test_a_server_that_comes_back_takes_over_the_newest_model_a_worker_has():
-    crash = fs.Crash(node=0, at="150 ms", back_after="60 ms")
+    crash = fs.faults.Crash(node=0, at="150 ms", back_after="60 ms")
     options = {"timeout": "50 ms", "optimizer": partial(torch.optim.SGD, lr=0.02), **DEATHS}
     strategy = fs.DPSGD(server_trains=False)
     calm, struck = (
@@ -344,7 +347,7 @@ def test_a_server_that_comes_back_takes_over_the_newest_model_a_worker_has():
 
 
 def test_without_a_server_patience_ends():
-    crash = fs.Crash(node=0, at="100 ms")
+    crash = fs.faults.Crash(node=0, at="100 ms")
     told = r"server, node 0: 11 pushes in a row had no reply, over 11 steps of its own .*patience is 10\)\n.*is dead"
     with pytest.raises(fs.LostPeer, match=told):
         run(fs.DPSGD(server_trains=False, patience=10), 3, faults=[crash], timeout="50 ms", **DEATHS)
@@ -362,7 +365,7 @@ def test_a_server_that_replies_too_late_is_told_from_a_dead_one():
 
 def test_who_ends_while_the_server_is_away_waits_for_it():
     # Nine steps of 10 ms, most of them with nobody to push to: they come with the last push.
-    crash = fs.Crash(node=0, at="15 ms", back_after="3 s")
+    crash = fs.faults.Crash(node=0, at="15 ms", back_after="3 s")
     trace = fs.simulate(
         fs.DPSGD(server_lr=1.0, server_trains=False),
         Count(),
@@ -377,10 +380,10 @@ def test_who_ends_while_the_server_is_away_waits_for_it():
 
 
 HOLDING = [
-    fs.DPSGD(fold=2, server_trains=False),
-    fs.DPSGD(fold=3),
+    fs.DPSGD(pushes_per_update=2, server_trains=False),
+    fs.DPSGD(pushes_per_update=3),
     fs.DPSGD(max_staleness=0),
-    fs.DPSGD(max_staleness=1, fold=2, ahead=2, server_trains=False),
+    fs.DPSGD(max_staleness=1, pushes_per_update=2, max_steps_in_flight=2, server_trains=False),
 ]
 
 
@@ -388,7 +391,7 @@ HOLDING = [
 @pytest.mark.parametrize("back_after", [None, "60 ms"])
 def test_nobody_waits_for_a_dead_worker(strategy, back_after):
     for at in ("1 ms", "50 ms", "150 ms", "155 ms", "160 ms"):
-        crash = fs.Crash(node=2, at=at, back_after=back_after)
+        crash = fs.faults.Crash(node=2, at=at, back_after=back_after)
         trace = run(strategy, 3, faults=[crash], timeout="50 ms", **DEATHS)
         assert trace.nodes[1].steps == STEPS
 
@@ -398,24 +401,31 @@ def test_nor_for_one_whose_end_is_not_heard_of(strategy):
     pace = {**DEATHS, "compute": fs.Compute(step="10 ms", stragglers={1: 0.5}), "timeout": "50 ms"}
     for seed in range(8):
         trace = fs.simulate(
-            strategy, PROBLEM, nodes=3, steps=STEPS, seed=seed, faults=[fs.Loss(share=0.4)], optimizer=SGD, **pace
+            strategy,
+            PROBLEM,
+            nodes=3,
+            steps=STEPS,
+            seed=seed,
+            faults=[fs.faults.MessageLoss(share=0.4)],
+            optimizer=SGD,
+            **pace,
         )
         assert [node.steps for node in trace.nodes[1:]] == [STEPS] * 2
 
 
 def test_even_where_everything_is_lost_a_run_ends():
     # Node 1 has ended by then, and node 2 is held for its sake; letters still come.
-    deaf = fs.Loss(share=1.0, start="200 ms")
+    deaf = fs.faults.MessageLoss(share=1.0, start="200 ms")
     pace = {**DEATHS, "compute": fs.Compute(step="10 ms", stragglers={1: 0.5}), "timeout": "50 ms"}
     with pytest.raises(fs.LostPeer, match="lost the server"):
-        run(fs.DPSGD(fold=2, server_trains=False), 3, faults=[deaf], **pace)
+        run(fs.DPSGD(pushes_per_update=2, server_trains=False), 3, faults=[deaf], **pace)
 
 
 def test_a_new_server_learns_who_has_ended():
     # Node 1 is fast, and done by then; the server that knew so dies.
     pace = {**DEATHS, "compute": fs.Compute(step="10 ms", stragglers={1: 0.3, 4: 1.7}), "timeout": "50 ms"}
-    crash = fs.Crash(node=0, at="450 ms", back_after="20 ms")
-    trace = run(fs.DPSGD(fold=3, server_trains=False), 5, faults=[crash], **pace)
+    crash = fs.faults.Crash(node=0, at="450 ms", back_after="20 ms")
+    trace = run(fs.DPSGD(pushes_per_update=3, server_trains=False), 5, faults=[crash], **pace)
     assert [node.steps for node in trace.nodes[1:]] == [STEPS] * 4
     assert trace.nodes[1].seconds < 0.45 < trace.nodes[2].seconds
 
@@ -425,7 +435,7 @@ def test_a_second_loop_begins_with_everybody():
         for _ in range(2):
             model = nn.Linear(3, 2)
             optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-            with fs.join(model, optimizer, fs.DPSGD(fold=3)) as node:
+            with fs.join(model, optimizer, fs.DPSGD(pushes_per_update=3)) as node:
                 for _ in range(12):
                     optimizer.zero_grad()
                     model(torch.ones(1, 3)).sum().backward()
@@ -440,7 +450,9 @@ def test_a_second_loop_begins_with_everybody():
 # In every place -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("strategy", [fs.DPSGD(), fs.DPSGD(local_steps=3, ahead=4), fs.DPSGD(fold=2)], ids=repr)
+@pytest.mark.parametrize(
+    "strategy", [fs.DPSGD(), fs.DPSGD(period=3, max_steps_in_flight=4), fs.DPSGD(pushes_per_update=2)], ids=repr
+)
 def test_the_laws(strategy):
     check_strategy(strategy)
 
@@ -451,7 +463,7 @@ def test_in_a_loop_of_ones_own(size):
         torch.manual_seed(0)
         model = nn.Linear(3, 2)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-        with fs.join(model, optimizer, fs.DPSGD(local_steps=2, ahead=2)) as node:
+        with fs.join(model, optimizer, fs.DPSGD(period=2, max_steps_in_flight=2)) as node:
             x = torch.randn(32, 3, generator=torch.Generator().manual_seed(node.rank))
             first = float((model(x) - x[:, :2]).square().mean().detach())
             for _ in range(20):
@@ -488,7 +500,7 @@ def test_more_than_the_theory_covers_is_said_once():
     ("make", "message"),
     [
         (lambda: fs.DPSGD(threads=0), "DPSGD.threads must be at least 1"),
-        (lambda: fs.DPSGD(ahead=-1), "DPSGD.ahead must be at least 0"),
+        (lambda: fs.DPSGD(max_steps_in_flight=-1), "DPSGD.max_steps_in_flight must be at least 0"),
         (lambda: fs.DPSGD(server_lr=0), "DPSGD.server_lr must be positive"),
         (lambda: fs.DPSGD(codec=3), "DPSGD.codec"),
         (lambda: run(fs.DPSGD(server=4), 2), "DPSGD.server must be one of the 2 nodes, got 4"),
@@ -508,7 +520,7 @@ def resumable(folder, stop_at=None):
         model = nn.Linear(3, 2)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
         x = torch.randn(32, 3, generator=torch.Generator().manual_seed(fs.rank()))
-        with fs.join(model, optimizer, fs.DPSGD(local_steps=2), resume=folder, every=3) as node:
+        with fs.join(model, optimizer, fs.DPSGD(period=2), resume=folder, save_every=3) as node:
             began, version = node.step_count, int(node.kept.get("server version", torch.zeros(1)))
             for step in range(node.step_count, 20):
                 if step == stop_at:
@@ -549,6 +561,6 @@ def test_a_worker_that_is_done_waits_a_minute_for_a_server_that_is_dead():
             nodes=2,
             steps=20,
             compute=fs.Compute(step="20 ms"),
-            faults=[fs.Crash(node=0, at="0.2 s")],
+            faults=[fs.faults.Crash(node=0, at="0.2 s")],
             timeout="1 s",
         )

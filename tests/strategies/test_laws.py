@@ -9,18 +9,18 @@ import flockstep as fs
 from flockstep.testing import LawBroken, check_strategy, check_synchronous
 
 AVERAGES = {
-    "exact": fs.Exact(),
-    "raw": fs.Coded(codec=fs.Raw()),
-    "ring": fs.Mixed(topology=fs.Ring(), codec=fs.Raw()),
-    "torus": fs.Mixed(topology=fs.Torus(), codec=fs.Raw()),
-    "exponential": fs.Mixed(topology=fs.Exponential(), codec=fs.Raw()),
-    "star": fs.Mixed(topology=fs.Star(), codec=fs.Raw()),
-    "complete": fs.Mixed(topology=fs.Complete(), codec=fs.Raw()),
+    "exact": fs.averages.Exact(),
+    "raw": fs.averages.Coded(codec=fs.codecs.Raw()),
+    "ring": fs.averages.Mixed(topology=fs.topologies.Ring(), codec=fs.codecs.Raw()),
+    "torus": fs.averages.Mixed(topology=fs.topologies.Torus(), codec=fs.codecs.Raw()),
+    "exponential": fs.averages.Mixed(topology=fs.topologies.Exponential(), codec=fs.codecs.Raw()),
+    "star": fs.averages.Mixed(topology=fs.topologies.Star(), codec=fs.codecs.Raw()),
+    "complete": fs.averages.Mixed(topology=fs.topologies.Complete(), codec=fs.codecs.Raw()),
 }
 WIDE = 1e6
 STRATEGIES = {
     "DataParallel": lambda average: fs.DataParallel(average=average),
-    "DataParallel clipped": lambda average: fs.DataParallel(clip=fs.ClipNorm(max_norm=WIDE), average=average),
+    "DataParallel clipped": lambda average: fs.DataParallel(clip=fs.clips.ClipNorm(max_norm=WIDE), average=average),
     "LocalSGD": lambda average: fs.LocalSGD(period=4, average=average),
     "LocalSGD every step": lambda average: fs.LocalSGD(period=1, average=average),
     "CELGC": lambda average: fs.CELGC(period=4, gamma=WIDE, average=average),
@@ -57,8 +57,8 @@ def test_episode_plus_with_everybody_at_work(size, average):
 
 
 def test_a_rounding_codec_is_near_sgd():
-    for codec, tolerance in ((fs.Cast(dtype="fp16"), 2e-3), (fs.Cast(dtype="bf16"), 2e-2)):
-        check_strategy(fs.LocalSGD(period=4, average=fs.Coded(codec=codec)), tolerance=tolerance)
+    for codec, tolerance in ((fs.codecs.Cast(dtype="fp16"), 2e-3), (fs.codecs.Cast(dtype="bf16"), 2e-2)):
+        check_strategy(fs.LocalSGD(period=4, average=fs.averages.Coded(codec=codec)), tolerance=tolerance)
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Talkative:
 
     async def run(self, node):
         for peer in node.peers():
-            node.send(peer, fs.Raw().encode(node.params, node.rng))
+            node.send(peer, fs.codecs.Raw().encode(node.params, node.rng))
         async for _ in node.steps():
             await node.step(await node.gradient(node.params))
 

@@ -43,7 +43,7 @@ def test_data_parallel(size):
 @pytest.mark.parametrize("size", SIZES)
 def test_naive_parallel_clip(size):
     expected = oracles.data_parallel(np.zeros(6), gradients_of(size), STEPS, ETA, GAMMA)
-    trace = check(fs.DataParallel(clip=fs.ClipStep(gamma=GAMMA)), size, expected)
+    trace = check(fs.DataParallel(clip=fs.clips.ClipStep(gamma=GAMMA)), size, expected)
     assert 0 < trace.nodes[0].counts["clipped"] <= STEPS
 
 

@@ -55,7 +55,7 @@ def check(strategy, size, steps, expected):
 def test_hpsgd(size, k, steps):
     for outer_lr in (1.0, 0.6):
         expected = oracles.hpsgd(np.zeros(DIM), gradients_of(size), steps, ETA, k, outer_lr)
-        check(fs.HPSGD(local_steps=k, outer_lr=outer_lr, pull=1), size, steps, expected)
+        check(fs.HPSGD(period=k, outer_lr=outer_lr, pull=1), size, steps, expected)
 
 
 @pytest.mark.parametrize("steps", [1, 13, 28])
@@ -64,7 +64,7 @@ def test_hpsgd(size, k, steps):
 def test_hpsgd_whose_replicas_keep_most_of_their_lead(size, k, steps):
     for outer_lr, pull in ((1.0, 0.25), (0.6, 0.25), (1.0, 0.7), (0.6, 1.0)):
         expected = oracles.hpsgd_pulled(np.zeros(DIM), gradients_of(size), steps, ETA, k, outer_lr, pull)
-        check(fs.HPSGD(local_steps=k, outer_lr=outer_lr, pull=pull), size, steps, expected)
+        check(fs.HPSGD(period=k, outer_lr=outer_lr, pull=pull), size, steps, expected)
 
 
 def test_hpsgd_alone_step_by_step_is_sgd_one_step_late():
@@ -73,7 +73,7 @@ def test_hpsgd_alone_step_by_step_is_sgd_one_step_late():
     for _ in range(30):
         g = gradient(x)
         x, late = (x if late is None else x - ETA * late), g
-    check(fs.HPSGD(local_steps=1, pull=1), 1, 30, [x - ETA * late])
+    check(fs.HPSGD(period=1, pull=1), 1, 30, [x - ETA * late])
 
 
 @pytest.mark.parametrize("steps", [1, 13, 28])
@@ -247,10 +247,10 @@ class Tickets:
 
 
 EXACT = {
-    "HPSGD": lambda k: fs.HPSGD(local_steps=k),
-    "HPSGD, as fits": lambda k: fs.HPSGD(k_min=k),
-    "HPSGD, from W": lambda k: fs.HPSGD(local_steps=k, pull=1),
-    "HPSGD, from W, as fits": lambda k: fs.HPSGD(k_min=k, pull=1),
+    "HPSGD": lambda k: fs.HPSGD(period=k),
+    "HPSGD, as fits": lambda k: fs.HPSGD(min_period=k),
+    "HPSGD, from W": lambda k: fs.HPSGD(period=k, pull=1),
+    "HPSGD, from W, as fits": lambda k: fs.HPSGD(min_period=k, pull=1),
     "CoCoD": lambda k: fs.CoCoD(period=k),
     "DiLoCo": lambda k: fs.DiLoCo(period=k, outer_lr=1.0, outer_momentum=0.0),
     "EagerDiLoCo": lambda k: fs.EagerDiLoCo(period=k, outer_momentum=0.0),
@@ -301,7 +301,7 @@ def test_with_a_checkpoint_in_the_middle_too(name, k, stop, tmp_path):
         def body():
             model = Counter(17)
             optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-            with fs.join(model, optimizer, EXACT[name](k), resume=tmp_path, every=1) as node:
+            with fs.join(model, optimizer, EXACT[name](k), resume=tmp_path, save_every=1) as node:
                 while node.step_count < 17:
                     if node.step_count == stop_at:
                         raise Interrupted
@@ -320,8 +320,8 @@ def test_with_a_checkpoint_in_the_middle_too(name, k, stop, tmp_path):
 
 ADAM_OUTSIDE = partial(torch.optim.AdamW, lr=1e-2)
 FAMILY = {
-    "HPSGD": fs.HPSGD(local_steps=3),
-    "HPSGD, from W": fs.HPSGD(local_steps=3, pull=1),
+    "HPSGD": fs.HPSGD(period=3),
+    "HPSGD, from W": fs.HPSGD(period=3, pull=1),
     "CoCoD": fs.CoCoD(period=4),
     "OverlapLocalSGD": fs.OverlapLocalSGD(period=4),
     "DiLoCo": fs.DiLoCo(period=4),
@@ -353,7 +353,7 @@ def test_resuming_equals_no_interruption_bit_for_bit(name, tmp_path):
             model = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Dropout(0.2), nn.Linear(6, 1))
             optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
             x, y = data(fs.rank())
-            with fs.join(model, optimizer, (FAMILY | VARIANTS)[name], resume=folder, every=3) as node:
+            with fs.join(model, optimizer, (FAMILY | VARIANTS)[name], resume=folder, save_every=3) as node:
                 while node.step_count < 17:
                     if node.step_count == stop_at:
                         raise Interrupted
@@ -377,11 +377,11 @@ def test_resuming_equals_no_interruption_bit_for_bit(name, tmp_path):
 # Laws, averages, places ----------------------------------------------------------------------------------------------
 
 AVERAGES = {
-    "exact": fs.Exact(),
-    "bf16": fs.Coded(codec=fs.Cast()),
-    "8 bits": fs.Coded(codec=fs.Stochastic(bits=8)),
-    "compensated": fs.Compensated(codec=fs.TopK(fraction=0.5)),
-    "PowerSGD": fs.PowerSGD(rank=2),
+    "exact": fs.averages.Exact(),
+    "bf16": fs.averages.Coded(codec=fs.codecs.Cast()),
+    "8 bits": fs.averages.Coded(codec=fs.codecs.Stochastic(bits=8)),
+    "compensated": fs.averages.Compensated(codec=fs.codecs.TopK(fraction=0.5)),
+    "PowerSGD": fs.averages.PowerSGD(rank=2),
 }
 
 
@@ -449,9 +449,9 @@ def test_k_becomes_what_fits_into_a_synchronisation(latency, fits):
 
 def test_k_stays_within_its_bounds():
     slow = {"network": fs.Network(bandwidth="1 Gbit/s", latency="200 ms"), "compute": fs.Compute(step="10 ms")}
-    trace = fs.simulate(fs.HPSGD(k_max=4), PROBLEM, nodes=2, steps=100, optimizer=SGD, **slow)
+    trace = fs.simulate(fs.HPSGD(max_period=4), PROBLEM, nodes=2, steps=100, optimizer=SGD, **slow)
     assert trace.bytes_sent >= 24 * (8 * DIM + 8)
-    trace = fs.simulate(fs.HPSGD(k_min=10), PROBLEM, nodes=2, steps=100, optimizer=SGD)
+    trace = fs.simulate(fs.HPSGD(min_period=10), PROBLEM, nodes=2, steps=100, optimizer=SGD)
     assert trace.bytes_sent <= 11 * (8 * DIM + 8)
 
 
@@ -481,16 +481,16 @@ STIFF = Quadratics(dim=8, noise=0.0, heterogeneity=0.0, condition=1.0, dtype=tor
 
 def test_a_merge_that_swings_is_told_once_with_what_to_do():
     with pytest.warns(UserWarning, match="merges swing") as told:
-        fs.simulate(fs.HPSGD(local_steps=12, pull=1), STIFF, nodes=2, steps=400, optimizer=SGD)
+        fs.simulate(fs.HPSGD(period=12, pull=1), STIFF, nodes=2, steps=400, optimizer=SGD)
     assert len(told) == 1
-    assert all(word in str(told[0].message) for word in ("outer_lr", "k_max", "pull"))
+    assert all(word in str(told[0].message) for word in ("outer_lr", "max_period", "pull"))
 
 
 def test_a_merge_that_does_not_swing_is_not_told():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        fs.simulate(fs.HPSGD(local_steps=2, pull=1), STIFF, nodes=2, steps=400, optimizer=SGD)
-        fs.simulate(fs.HPSGD(local_steps=12, outer_lr=0.2, pull=1), STIFF, nodes=2, steps=400, optimizer=SGD)
+        fs.simulate(fs.HPSGD(period=2, pull=1), STIFF, nodes=2, steps=400, optimizer=SGD)
+        fs.simulate(fs.HPSGD(period=12, outer_lr=0.2, pull=1), STIFF, nodes=2, steps=400, optimizer=SGD)
 
 
 @pytest.mark.parametrize("k", [1, 4, 16, 64])
@@ -499,7 +499,7 @@ def test_by_default_nothing_swings_for_long(k):
 
     def left(**arguments):
         trace = fs.simulate(
-            fs.HPSGD(local_steps=k, **arguments), STIFF, nodes=2, steps=24 * k, optimizer=partial(SGD, lr=0.9)
+            fs.HPSGD(period=k, **arguments), STIFF, nodes=2, steps=24 * k, optimizer=partial(SGD, lr=0.9)
         )
         return STIFF.loss(trace.model) - STIFF.loss(STIFF.optimum())
 
@@ -513,8 +513,8 @@ def test_by_default_nothing_swings_for_long(k):
 @pytest.mark.parametrize(
     "strategy",
     [
-        fs.HPSGD(local_steps=2, outer_lr=0.5),
-        fs.HPSGD(local_steps=2, outer_lr=0.5, pull=1),
+        fs.HPSGD(period=2, outer_lr=0.5),
+        fs.HPSGD(period=2, outer_lr=0.5, pull=1),
         fs.DiLoCo(period=2),
         fs.EagerDiLoCo(period=2),
         fs.StreamingDiLoCo(period=4, fragments=2, delay=1),
@@ -574,7 +574,7 @@ class Matrices:
 def test_powersgd_is_exact_for_matrices_of_rank_one(count, size):
     run = {"nodes": size, "steps": 9, "optimizer": SGD, "seed": SEED}
     exact = fs.simulate(fs.DataParallel(), Matrices(count), **run)
-    sketched = fs.simulate(fs.DataParallel(average=fs.PowerSGD(rank=1)), Matrices(count), **run)
+    sketched = fs.simulate(fs.DataParallel(average=fs.averages.PowerSGD(rank=1)), Matrices(count), **run)
     # Where rows and columns are nearly orthogonal, rounding is all that is left of their product.
     assert far_apart(exact, sketched) <= 1e-9
     if size > 1:
@@ -594,7 +594,7 @@ def test_what_a_sketch_leaves_out_is_sent_later():
 
     run = {"nodes": 3, "steps": 60, "optimizer": SGD}
     exact = fs.simulate(fs.DataParallel(), Full(2), **run).model
-    sketched = fs.simulate(fs.DataParallel(average=fs.PowerSGD(rank=1)), Full(2), **run).model
+    sketched = fs.simulate(fs.DataParallel(average=fs.averages.PowerSGD(rank=1)), Full(2), **run).model
     assert float((sketched - exact).norm() / exact.norm()) < 0.1
 
 
@@ -607,7 +607,7 @@ def test_powersgd_in_a_loop_knows_the_models_matrices():
         x = torch.randn(64, 40)
         y = x[:, :1] - x[:, 1:2]
         losses = []
-        with fs.join(model, optimizer, fs.DataParallel(average=fs.PowerSGD(rank=2))) as node:
+        with fs.join(model, optimizer, fs.DataParallel(average=fs.averages.PowerSGD(rank=2))) as node:
             for _ in range(80):
                 optimizer.zero_grad()
                 loss = nn.functional.mse_loss(model(x), y)
@@ -628,12 +628,12 @@ def test_powersgd_in_a_loop_knows_the_models_matrices():
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
-        (lambda: fs.HPSGD(local_steps=0), "HPSGD.local_steps must be at least 1, got 0"),
-        (lambda: fs.HPSGD(k_min=5, k_max=4), "HPSGD.k_max must be at least k_min, 5, got 4"),
+        (lambda: fs.HPSGD(period=0), "HPSGD.period must be at least 1, got 0"),
+        (lambda: fs.HPSGD(min_period=5, max_period=4), "HPSGD.max_period must be at least min_period, 5, got 4"),
         (lambda: fs.HPSGD(outer_lr=0), "HPSGD.outer_lr must be positive, got 0"),
         (lambda: fs.HPSGD(pull=0), "HPSGD.pull must be positive, got 0"),
         (lambda: fs.HPSGD(pull=1.5), "HPSGD.pull must be between 0 and 1, got 1.5"),
-        (lambda: fs.HPSGD(average=fs.Exact), "write Exact(...), with parentheses"),
+        (lambda: fs.HPSGD(average=fs.averages.Exact), "write Exact(...), with parentheses"),
         (lambda: fs.CoCoD(period=0), "CoCoD.period must be at least 1, got 0"),
         (lambda: fs.CoCoD(pull=0), "CoCoD.pull must be"),
         (lambda: fs.CoCoD(pull=1.5), "CoCoD.pull must be"),
@@ -647,10 +647,10 @@ def test_powersgd_in_a_loop_knows_the_models_matrices():
         (lambda: fs.StreamingDiLoCo(period=6, delay=6), "StreamingDiLoCo.delay must be below the period, 6, got 6"),
         (lambda: fs.StreamingDiLoCo(alpha=2), "StreamingDiLoCo.alpha must be between 0 and 1, got 2"),
         (
-            lambda: fs.StreamingDiLoCo(average=fs.Mixed(topology=fs.Ring(), codec=fs.Raw())),
+            lambda: fs.StreamingDiLoCo(average=fs.averages.Mixed(topology=fs.topologies.Ring(), codec=fs.codecs.Raw())),
             "StreamingDiLoCo.average must be one over all nodes, such as Exact() or Coded(codec=Cast()), not Mixed",
         ),
-        (lambda: fs.PowerSGD(rank=0), "PowerSGD.rank must be at least 1, got 0"),
+        (lambda: fs.averages.PowerSGD(rank=0), "PowerSGD.rank must be at least 1, got 0"),
     ],
 )
 def test_bad_arguments_are_refused_in_one_sentence(make, sentence):

@@ -21,7 +21,7 @@ ETA, SEED, STEPS = 0.1, 4, 31
 SGD = partial(torch.optim.SGD, lr=ETA)
 PROBLEM = Quadratics(dim=6, noise=0.5, dtype=torch.float64)
 START = np.zeros(6)
-HALF = fs.Cast(dtype="fp16")
+HALF = fs.codecs.Cast(dtype="fp16")
 HARDWARE = {
     "network": fs.Network(bandwidth="50 kbit/s", latency="3 ms"),
     "compute": fs.Compute(step="10 ms", spread=0.5, stragglers={0: 3.0}),
@@ -71,7 +71,7 @@ def test_gossip_in_few_bits(overlap):
 @OVERLAPPED
 def test_gossip_over_unequal_edges_with_weight_decay(overlap):
     expected = oracles.gossip(START, gradients_of(5), STEPS, ETA, oracles.star(5), decay=0.3, overlap=overlap)
-    strategy = fs.Gossip(topology=fs.Star(), overlap=overlap)
+    strategy = fs.Gossip(topology=fs.topologies.Star(), overlap=overlap)
     assert_models(run(strategy, 5, optimizer=partial(SGD, weight_decay=0.3)), expected)
 
 
@@ -79,7 +79,7 @@ def test_gossip_over_unequal_edges_with_weight_decay(overlap):
 @pytest.mark.parametrize("coded", ["exact", "half"])
 @pytest.mark.parametrize("size", [1, 2, 5])
 def test_choco(size, coded, gamma):
-    strategy = fs.Choco(codec={"exact": fs.Raw(), "half": HALF}[coded], consensus=gamma)
+    strategy = fs.Choco(codec={"exact": fs.codecs.Raw(), "half": HALF}[coded], consensus=gamma)
     w = oracles.ring(size)
     expected = oracles.choco(START, gradients_of(size), STEPS, ETA, w, gamma, getattr(oracles, coded))
     assert_models(run(strategy, size), expected)
@@ -87,7 +87,7 @@ def test_choco(size, coded, gamma):
 
 def test_choco_over_unequal_edges():
     expected = oracles.choco(START, gradients_of(5), STEPS, ETA, oracles.star(5), 0.5, oracles.half)
-    assert_models(run(fs.Choco(topology=fs.Star(), codec=HALF, consensus=0.5), 5), expected)
+    assert_models(run(fs.Choco(topology=fs.topologies.Star(), codec=HALF, consensus=0.5), 5), expected)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,7 +135,7 @@ def test_noloco(size, period):
     assert_models(run(strategy, size), expected)
 
 
-@pytest.mark.parametrize("topology", [fs.Complete(), fs.Ring()], ids=repr)
+@pytest.mark.parametrize("topology", [fs.topologies.Complete(), fs.topologies.Ring()], ids=repr)
 @pytest.mark.parametrize("size", [1, 2, 5])
 def test_adpsgd_is_swarm_with_one_local_step(size, topology):
     """Whose oracle is in test_swarm.py."""
@@ -149,7 +149,7 @@ def test_adpsgd_is_swarm_with_one_local_step(size, topology):
 SYNCHRONOUS = {
     "Gossip": fs.Gossip(),
     "Choco": fs.Choco(),
-    "Choco slowly": fs.Choco(topology=fs.Star(), consensus=0.3),
+    "Choco slowly": fs.Choco(topology=fs.topologies.Star(), consensus=0.3),
     "SGP": fs.SGP(),
     # Otherwise an outer step is not the sum of the inner ones.
     "NoLoCo": fs.NoLoCo(period=4, outer_lr=1.0, outer_momentum=0.0),
@@ -162,7 +162,7 @@ def test_the_laws(name):
     check_synchronous(SYNCHRONOUS[name], nodes=(2, 6))
 
 
-@pytest.mark.parametrize("strategy", [fs.ADPSGD(), fs.ADPSGD(topology=fs.Ring())], ids=repr)
+@pytest.mark.parametrize("strategy", [fs.ADPSGD(), fs.ADPSGD(topology=fs.topologies.Ring())], ids=repr)
 def test_the_laws_of_one_sided_strategies(strategy):
     check_strategy(strategy)
 
@@ -171,7 +171,7 @@ def test_the_laws_of_one_sided_strategies(strategy):
     "strategy",
     [
         fs.Gossip(codec=HALF),
-        fs.Choco(codec=fs.Stochastic(bits=4)),
+        fs.Choco(codec=fs.codecs.Stochastic(bits=4)),
         fs.NoLoCo(period=4),
         fs.NoLoCo(period=4, codec=HALF),
     ],
@@ -225,16 +225,16 @@ def assert_every_gradient_entered_once(trace, size, steps=STEPS):
     assert float(moved.sum()) / 2000 == pytest.approx(-ETA * steps * size * (size + 1) / 2, rel=1e-9)
 
 
-CODECS = [fs.Raw(), fs.Cast(), fs.Stochastic(bits=4), fs.Stochastic(bits=2)]
-OF_MODELS = [*CODECS, fs.Modular(bits=8), fs.Modular(bits=4)]
+CODECS = [fs.codecs.Raw(), fs.codecs.Cast(), fs.codecs.Stochastic(bits=4), fs.codecs.Stochastic(bits=2)]
+OF_MODELS = [*CODECS, fs.codecs.Modular(bits=8), fs.codecs.Modular(bits=4)]
 
 
 # Outer momentum adds to a sum of steps, so it is off where that sum is counted.
 SUMMING_NOLOCO = partial(fs.NoLoCo, period=4, outer_lr=1.0, outer_momentum=0.0)
 
 
-def mixed(codec, topology=fs.Ring(), period=2):
-    return fs.LocalSGD(period=period, average=fs.Mixed(topology=topology, codec=codec))
+def mixed(codec, topology=fs.topologies.Ring(), period=2):
+    return fs.LocalSGD(period=period, average=fs.averages.Mixed(topology=topology, codec=codec))
 
 
 @SLOPES_DIFFER
@@ -244,7 +244,7 @@ def test_every_gradient_enters_once_whatever_the_codec_does(kind, codec):
     assert_every_gradient_entered_once(run(kind(codec=codec), 5, Slope()), 5)
 
 
-@pytest.mark.parametrize("codec", [*CODECS, fs.TopK(fraction=0.1)], ids=repr)
+@pytest.mark.parametrize("codec", [*CODECS, fs.codecs.TopK(fraction=0.1)], ids=repr)
 def test_every_gradient_enters_once_whatever_a_codec_of_changes_does(codec):
     assert_every_gradient_entered_once(run(fs.Choco(codec=codec), 5, Slope()), 5)
 
@@ -266,7 +266,7 @@ def test_gradient_push_loses_nothing(size, overlap):
 )
 @pytest.mark.parametrize("bits", [4, 8])
 def test_a_lattice_that_was_too_small_is_mended(kind, bits):
-    trace = run(kind(codec=fs.Modular(bits=bits)), 5, Slope())
+    trace = run(kind(codec=fs.codecs.Modular(bits=bits)), 5, Slope())
     assert_every_gradient_entered_once(trace, 5)
     assert sum(node.counts.get("blocks out of reach", 0) for node in trace.nodes) > 0
 
@@ -274,7 +274,7 @@ def test_a_lattice_that_was_too_small_is_mended(kind, bits):
 @pytest.mark.parametrize("bits", [4, 8])
 def test_a_lattice_that_was_too_small_is_mended_between_two(bits):
     hardware = HARDWARE | {"network": fs.Network(bandwidth="1 Mbit/s", latency="3 ms")}
-    strategy = fs.ADPSGD(codec=fs.Modular(bits=bits))
+    strategy = fs.ADPSGD(codec=fs.codecs.Modular(bits=bits))
     trace = fs.simulate(strategy, Slope(), nodes=5, steps=100, optimizer=SGD, seed=SEED, **hardware)
     assert_every_gradient_entered_once(trace, 5, 100)
     assert sum(node.counts.get("blocks out of reach", 0) for node in trace.nodes) > 0
@@ -283,7 +283,7 @@ def test_a_lattice_that_was_too_small_is_mended_between_two(bits):
 @SLOPES_DIFFER
 @pytest.mark.slow
 @pytest.mark.parametrize("on", ["threads", "processes"])
-@pytest.mark.parametrize("codec", [fs.Raw(), fs.Modular(bits=8)], ids=repr)
+@pytest.mark.parametrize("codec", [fs.codecs.Raw(), fs.codecs.Modular(bits=8)], ids=repr)
 def test_adpsgd_loses_nothing_on_real_nodes_either(codec, on):
     # Steps of next to nothing: a call is longer than dozens of them.
     trace = fs.launch(fs.ADPSGD(codec=codec), Slope(), nodes=3, steps=2000, optimizer=SGD, timeout=60, on=on)
@@ -296,13 +296,13 @@ def test_adpsgd_loses_nothing_on_real_nodes_either(codec, on):
 
 def test_fidelity_is_the_share_of_a_random_vector_that_a_codec_keeps():
     like = torch.zeros(2000)
-    assert fidelity(fs.Raw(), like) == pytest.approx(1.0)
-    ladder = [fidelity(fs.Stochastic(bits=bits), like) for bits in (2, 3, 4, 8)]
+    assert fidelity(fs.codecs.Raw(), like) == pytest.approx(1.0)
+    ladder = [fidelity(fs.codecs.Stochastic(bits=bits), like) for bits in (2, 3, 4, 8)]
     assert ladder == sorted(ladder)
     assert 0 < ladder[0] < 0.5
-    assert fidelity(fs.Raw(), torch.zeros(0)) == 1.0
+    assert fidelity(fs.codecs.Raw(), torch.zeros(0)) == 1.0
     # Of a Gaussian vector, the largest tenth of the coordinates holds a bit less than half of the squares.
-    assert 0.4 < fidelity(fs.TopK(fraction=0.1), like) < 0.5
+    assert 0.4 < fidelity(fs.codecs.TopK(fraction=0.1), like) < 0.5
 
 
 def test_the_worse_the_codec_the_smaller_the_step_that_is_safe():
@@ -319,10 +319,10 @@ def test_the_worse_the_codec_the_smaller_the_step_that_is_safe():
 @pytest.mark.parametrize(
     ("codec", "topology", "size"),
     [
-        (fs.Stochastic(bits=4), fs.Ring(), 5),
-        (fs.Stochastic(bits=2), fs.Ring(), 5),
+        (fs.codecs.Stochastic(bits=4), fs.topologies.Ring(), 5),
+        (fs.codecs.Stochastic(bits=2), fs.topologies.Ring(), 5),
         # Going as far as the codec keeps of a vector, 0.45, would be too far here.
-        (fs.TopK(fraction=0.1), fs.Hypercube(), 4),
+        (fs.codecs.TopK(fraction=0.1), fs.topologies.Hypercube(), 4),
     ],
     ids=repr,
 )
@@ -337,7 +337,7 @@ def test_choco_agrees_however_coarse_the_codec(codec, topology, size):
     apart, end = rows[1].spread, rows[-1].spread
     assert apart > 0.1
     assert end < 1e-6 * apart
-    if not isinstance(codec, fs.TopK):
+    if not isinstance(codec, fs.codecs.TopK):
         assert spread(fs.Gossip(codec=codec, topology=topology))[-1].spread > 1e3 * end
 
 
@@ -395,7 +395,7 @@ def test_a_straggler_costs_the_others_nothing_in_adpsgd():
 
 
 def test_a_dead_partner_is_passed_over_and_the_rest_go_on():
-    faults = [fs.Crash(node=1, at="100 ms"), fs.Loss(share=0.2)]
+    faults = [fs.faults.Crash(node=1, at="100 ms"), fs.faults.MessageLoss(share=0.2)]
     trace = run(fs.ADPSGD(), 4, faults=faults, timeout="30 ms")
     assert [node.steps for node in trace.nodes if node.rank != 1] == [STEPS] * 3
     assert sum(node.counts.get("partners lost", 0) for node in trace.nodes) > 0
@@ -405,16 +405,16 @@ def test_a_dead_partner_is_passed_over_and_the_rest_go_on():
 
 PLACES = {
     "Gossip": fs.Gossip(),
-    "Gossip coded": fs.Gossip(codec=fs.Stochastic(bits=8)),
-    "Gossip coded, overlapped": fs.Gossip(codec=fs.Stochastic(bits=8), overlap=True),
-    "Gossip in a lattice": fs.Gossip(codec=fs.Modular(bits=8), topology=Turning()),
-    "Gossip in a lattice, overlapped": fs.Gossip(codec=fs.Modular(bits=8), topology=Turning(), overlap=True),
-    "mixed in a lattice": mixed(fs.Modular(bits=8)),
-    "Choco": fs.Choco(codec=fs.Stochastic(bits=4)),
+    "Gossip coded": fs.Gossip(codec=fs.codecs.Stochastic(bits=8)),
+    "Gossip coded, overlapped": fs.Gossip(codec=fs.codecs.Stochastic(bits=8), overlap=True),
+    "Gossip in a lattice": fs.Gossip(codec=fs.codecs.Modular(bits=8), topology=Turning()),
+    "Gossip in a lattice, overlapped": fs.Gossip(codec=fs.codecs.Modular(bits=8), topology=Turning(), overlap=True),
+    "mixed in a lattice": mixed(fs.codecs.Modular(bits=8)),
+    "Choco": fs.Choco(codec=fs.codecs.Stochastic(bits=4)),
     "SGP": fs.SGP(),
     "SGP, overlapped": fs.SGP(overlap=True),
     "NoLoCo": fs.NoLoCo(period=7),
-    "NoLoCo coded": fs.NoLoCo(period=7, codec=fs.Modular(bits=8)),
+    "NoLoCo coded": fs.NoLoCo(period=7, codec=fs.codecs.Modular(bits=8)),
 }
 
 
@@ -455,7 +455,7 @@ def test_processes_agree_with_the_simulator(name):
 IN_LOOPS = {
     "Gossip": fs.Gossip(),
     "Gossip, overlapped": fs.Gossip(overlap=True),
-    "Choco": fs.Choco(codec=fs.Stochastic(bits=4)),
+    "Choco": fs.Choco(codec=fs.codecs.Stochastic(bits=4)),
     "SGP": fs.SGP(),
     "SGP, overlapped": fs.SGP(overlap=True),
     "ADPSGD": fs.ADPSGD(),
@@ -550,16 +550,16 @@ class Interrupted(RuntimeError):
 
 RESUMED = {
     "Gossip": fs.Gossip(),
-    "Gossip at random": fs.Gossip(codec=fs.Stochastic(bits=6)),
-    "Gossip at random, overlapped": fs.Gossip(codec=fs.Stochastic(bits=6), overlap=True),
-    "Gossip in a lattice": fs.Gossip(codec=fs.Modular(bits=8)),
-    "Gossip in a lattice, overlapped": fs.Gossip(codec=fs.Modular(bits=8), overlap=True),
-    "Gossip in a lattice, in turns": fs.Gossip(codec=fs.Modular(bits=4), topology=Turning()),
-    "mixed in a lattice": mixed(fs.Modular(bits=6)),
-    "Choco": fs.Choco(codec=fs.Stochastic(bits=4)),
+    "Gossip at random": fs.Gossip(codec=fs.codecs.Stochastic(bits=6)),
+    "Gossip at random, overlapped": fs.Gossip(codec=fs.codecs.Stochastic(bits=6), overlap=True),
+    "Gossip in a lattice": fs.Gossip(codec=fs.codecs.Modular(bits=8)),
+    "Gossip in a lattice, overlapped": fs.Gossip(codec=fs.codecs.Modular(bits=8), overlap=True),
+    "Gossip in a lattice, in turns": fs.Gossip(codec=fs.codecs.Modular(bits=4), topology=Turning()),
+    "mixed in a lattice": mixed(fs.codecs.Modular(bits=6)),
+    "Choco": fs.Choco(codec=fs.codecs.Stochastic(bits=4)),
     "SGP": fs.SGP(),
     "NoLoCo": fs.NoLoCo(period=4),
-    "NoLoCo at random": fs.NoLoCo(period=4, codec=fs.Modular(bits=8)),
+    "NoLoCo at random": fs.NoLoCo(period=4, codec=fs.codecs.Modular(bits=8)),
 }
 
 
@@ -571,7 +571,7 @@ def test_resuming_equals_no_interruption_bit_for_bit(name, tmp_path):
             model = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Dropout(0.2), nn.Linear(6, 1))
             optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
             x, y = data(fs.rank())
-            with fs.join(model, optimizer, RESUMED[name], resume=folder, every=3) as node:
+            with fs.join(model, optimizer, RESUMED[name], resume=folder, save_every=3) as node:
                 while node.step_count < 17:
                     if node.step_count == stop_at:
                         raise Interrupted
@@ -599,7 +599,7 @@ def test_resuming_equals_no_interruption_bit_for_bit(name, tmp_path):
     ("make", "sentence"),
     [
         (lambda: fs.Gossip(topology="ring"), "Gossip.topology must be a topology such as Ring(), got 'ring'"),
-        (lambda: fs.Gossip(topology=fs.Ring), "write Ring(...), with parentheses"),
+        (lambda: fs.Gossip(topology=fs.topologies.Ring), "write Ring(...), with parentheses"),
         (lambda: fs.Gossip(codec=8), "Gossip.codec must be a codec such as Cast(), got 8"),
         (lambda: fs.Choco(topology=None), "Choco.topology must be a topology such as Ring(), got None"),
         (lambda: fs.Choco(codec="4 bits"), "Choco.codec must be a codec such as Stochastic(bits=4), got '4 bits'"),
@@ -614,7 +614,7 @@ def test_resuming_equals_no_interruption_bit_for_bit(name, tmp_path):
         (lambda: fs.NoLoCo(outer_momentum=1), "NoLoCo.outer_momentum must be below 1, got 1"),
         (lambda: fs.NoLoCo(codec=None), "NoLoCo.codec must be a codec such as Modular(bits=8), got None"),
         (lambda: fs.NoLoCo(matching_seed=-1), "NoLoCo.matching_seed must be at least 0, got -1"),
-        (lambda: fs.SGP(topology=fs.Ring()), "unexpected keyword argument 'topology'"),
+        (lambda: fs.SGP(topology=fs.topologies.Ring()), "unexpected keyword argument 'topology'"),
     ],
 )
 def test_bad_arguments_are_refused_in_one_sentence(make, sentence):

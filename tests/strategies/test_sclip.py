@@ -51,11 +51,11 @@ def weights(topology, size):
 
 
 def server(**options):
-    return fs.SClipEF(clip=fs.SmoothClip(**CLIP), c_beta=BETA, **options)
+    return fs.SClipEF(clip=fs.clips.SmoothClip(**CLIP), c_beta=BETA, **options)
 
 
 def network(topology):
-    return fs.SClipEFNetwork(clip=fs.SmoothClip(**CLIP), c_beta=BETA, topology=topology)
+    return fs.SClipEFNetwork(clip=fs.clips.SmoothClip(**CLIP), c_beta=BETA, topology=topology)
 
 
 # Oracles --------------------------------------------------------------------------------------------------------------
@@ -69,7 +69,7 @@ def test_the_server_form(size, engine):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("topology", [fs.Ring(), fs.Complete(), fs.Star()], ids=repr)
+@pytest.mark.parametrize("topology", [fs.topologies.Ring(), fs.topologies.Complete(), fs.topologies.Star()], ids=repr)
 @pytest.mark.parametrize("size", [1, 2, 5])
 def test_the_network_form(size, topology, engine):
     x, _ = oracles.sclip_ef(
@@ -81,12 +81,12 @@ def test_the_network_form(size, topology, engine):
 @pytest.mark.parametrize("size", [1, 2, 5])
 def test_a_complete_network_is_the_server_form(size):
     np.testing.assert_allclose(
-        models(run(network(fs.Complete()), size)), models(run(server(), size)), rtol=1e-11, atol=1e-13
+        models(run(network(fs.topologies.Complete()), size)), models(run(server(), size)), rtol=1e-11, atol=1e-13
     )
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("topology", [fs.Ring(), fs.Complete()], ids=repr)
+@pytest.mark.parametrize("topology", [fs.topologies.Ring(), fs.topologies.Complete()], ids=repr)
 @pytest.mark.parametrize("size", [1, 2, 5])
 def test_gt_nsgdm(size, topology, engine):
     x, v, y = oracles.gt_nsgdm(
@@ -119,7 +119,7 @@ class Counting:
 @pytest.mark.parametrize("step", [0, 1, 999])
 def test_the_smooth_clip_is_its_formula(step, dtype):
     y = torch.linspace(-50, 50, 41, dtype=torch.float64).to(dtype)
-    clipped = fs.SmoothClip(**CLIP)(y.clone(), Counting(step))
+    clipped = fs.clips.SmoothClip(**CLIP)(y.clone(), Counting(step))
     expected = oracles.smooth_clip(y.double().numpy(), step, **CLIP)
     assert clipped.dtype == dtype
     tolerance = {torch.float16: 2e-3, torch.bfloat16: 1e-2, torch.float32: 1e-6, torch.float64: 1e-14}[dtype]
@@ -132,26 +132,26 @@ def test_what_is_beyond_all_bounds_becomes_the_bound(dtype):
     y = torch.tensor([torch.inf, -torch.inf, torch.nan, largest, -largest, 0.0], dtype=dtype)
     phi = CLIP["c_phi"] * 4**-0.5
     expected = torch.tensor([phi, -phi, 0.0, phi, -phi, 0.0], dtype=dtype)
-    torch.testing.assert_close(fs.SmoothClip(**CLIP)(y, node), expected)
+    torch.testing.assert_close(fs.clips.SmoothClip(**CLIP)(y, node), expected)
     assert node.counts == {"not a number": 1}
 
 
 def test_finite_numbers_whose_sum_is_not_are_not_counted_as_broken():
     largest, node = torch.finfo(torch.float32).max, Counting(0)
-    fs.SmoothClip()(torch.tensor([largest, largest]), node)
+    fs.clips.SmoothClip()(torch.tensor([largest, largest]), node)
     assert node.counts.get("not a number", 0) == 0
 
 
 def test_coordinates_are_clipped_each_by_itself():
     node, g = Counting(4), torch.tensor([-9.0, 1.0, torch.inf, torch.nan])
-    clipped = fs.ClipCoordinates(limit=lambda step: step + 1.0)(g, node)
+    clipped = fs.clips.ClipCoordinates(limit=lambda step: step + 1.0)(g, node)
     assert clipped.tolist() == [-5.0, 1.0, 5.0, 0.0]
     assert node.counts == {"not a number": 1}
 
 
 def test_a_norm_may_grow_with_the_step():
     g = torch.tensor([30.0, 40.0])
-    assert fs.ClipNorm(max_norm=lambda step: 5.0 * (step + 1))(g, Counting(1)).tolist() == [6.0, 8.0]
+    assert fs.clips.ClipNorm(max_norm=lambda step: 5.0 * (step + 1))(g, Counting(1)).tolist() == [6.0, 8.0]
 
 
 # Broken gradients -----------------------------------------------------------------------------------------------------
@@ -169,7 +169,7 @@ class Broken(Quadratics):
         return None
 
 
-@pytest.mark.parametrize("strategy", [server(), network(fs.Ring())], ids=repr)
+@pytest.mark.parametrize("strategy", [server(), network(fs.topologies.Ring())], ids=repr)
 def test_a_gradient_that_is_not_finite_leaves_the_memory_alone(strategy):
     trace = fs.simulate(strategy, Broken(dim=4, dtype=torch.float64), nodes=3, steps=10, optimizer=SGD)
     assert trace.model.tolist() == [0.0] * 4
@@ -184,7 +184,12 @@ def test_normalised_steps_pass_over_a_broken_gradient():
 
 # In every place -------------------------------------------------------------------------------------------------------
 
-EVERYWHERE = [server(), network(fs.Ring()), network(fs.Complete()), fs.GTNSGDm(topology=fs.Ring())]
+EVERYWHERE = [
+    server(),
+    network(fs.topologies.Ring()),
+    network(fs.topologies.Complete()),
+    fs.GTNSGDm(topology=fs.topologies.Ring()),
+]
 
 
 @pytest.mark.parametrize("strategy", EVERYWHERE, ids=repr)
@@ -224,14 +229,14 @@ def test_in_a_loop_of_ones_own(strategy):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: fs.SmoothClip(c_phi=0), "SmoothClip.c_phi must be positive"),
-        (lambda: fs.SmoothClip(tau=-1.0), "SmoothClip.tau must be positive"),
+        (lambda: fs.clips.SmoothClip(c_phi=0), "SmoothClip.c_phi must be positive"),
+        (lambda: fs.clips.SmoothClip(tau=-1.0), "SmoothClip.tau must be positive"),
         (lambda: fs.SClipEF(c_beta=1.0), "c_beta must be below 1"),
         (lambda: fs.SClipEF(eta_power=-0.1), "SClipEF.eta_power"),
         (lambda: fs.SClipEF(average=3), "SClipEF.average"),
         (lambda: fs.SClipEFNetwork(topology=3), "SClipEFNetwork.topology"),
         (lambda: fs.GTNSGDm(beta=1.0), "GTNSGDm.beta must be below 1"),
-        (lambda: fs.ClipCoordinates(limit=0.0), "ClipCoordinates.limit must be positive"),
+        (lambda: fs.clips.ClipCoordinates(limit=0.0), "ClipCoordinates.limit must be positive"),
     ],
 )
 def test_bad_arguments_are_named(make, message):

@@ -13,25 +13,25 @@ from flockstep.workloads.convex import Quadratics
 SGD = partial(torch.optim.SGD, lr=0.1)
 PROBLEM = Quadratics(dim=40, noise=0.0)
 CODECS = {
-    "Raw": fs.Raw(),
-    "bf16": fs.Cast(dtype="bf16"),
-    "fp16": fs.Cast(dtype="fp16"),
-    "Modular": fs.Modular(bits=8),
-    "Stochastic": fs.Stochastic(bits=8),
-    "TopK": fs.TopK(fraction=0.25),
+    "Raw": fs.codecs.Raw(),
+    "bf16": fs.codecs.Cast(dtype="bf16"),
+    "fp16": fs.codecs.Cast(dtype="fp16"),
+    "Modular": fs.codecs.Modular(bits=8),
+    "Stochastic": fs.codecs.Stochastic(bits=8),
+    "TopK": fs.codecs.TopK(fraction=0.25),
 }
 
 
 def coded(codec):
-    return fs.Coded(codec=codec)
+    return fs.averages.Coded(codec=codec)
 
 
 def compensated(codec):
-    return fs.Compensated(codec=codec)
+    return fs.averages.Compensated(codec=codec)
 
 
 def mixed(codec):
-    return fs.Mixed(topology=fs.Ring(), codec=codec)
+    return fs.averages.Mixed(topology=fs.topologies.Ring(), codec=codec)
 
 
 OF_MODELS = {
@@ -39,15 +39,15 @@ OF_MODELS = {
     "SClipEFNetwork": lambda codec: fs.SClipEFNetwork(codec=codec),
     "GTNSGDm": lambda codec: fs.GTNSGDm(codec=codec),
     "NoLoCo": lambda codec: fs.NoLoCo(period=4, codec=codec),
-    "Swarm": lambda codec: fs.Swarm(local_steps=2, codec=codec),
-    "SwarmPull": lambda codec: fs.SwarmPull(local_steps=2, codec=codec),
-    "SwarmPairs": lambda codec: fs.SwarmPairs(local_steps=2, codec=codec),
+    "Swarm": lambda codec: fs.Swarm(period=2, codec=codec),
+    "SwarmPull": lambda codec: fs.SwarmPull(period=2, codec=codec),
+    "SwarmPairs": lambda codec: fs.SwarmPairs(period=2, codec=codec),
     "ADPSGD": lambda codec: fs.ADPSGD(codec=codec),
     "LocalSGD, mixed": lambda codec: fs.LocalSGD(period=2, average=mixed(codec)),
 }
 OF_CHANGES = {
     "Choco": lambda codec: fs.Choco(codec=codec),
-    "DPSGD": lambda codec: fs.DPSGD(local_steps=2, codec=codec),
+    "DPSGD": lambda codec: fs.DPSGD(period=2, codec=codec),
     "DataParallel, compensated": lambda codec: fs.DataParallel(average=compensated(codec)),
     "DataParallel, coded": lambda codec: fs.DataParallel(average=coded(codec)),
     "DiLoCo, coded": lambda codec: fs.DiLoCo(period=4, average=coded(codec)),
@@ -106,22 +106,22 @@ def test_what_is_taken_learns_as_much_as_without_a_codec(name, codec, nodes):
 
 @cache
 def uncoded(name, nodes):
-    return losses(name, fs.Raw(), nodes)
+    return losses(name, fs.codecs.Raw(), nodes)
 
 
 def test_an_average_that_keeps_few_columns_is_for_changes():
     with pytest.raises(ValueError, match=r"LocalSGD\.average must suit models, got PowerSGD\(rank=2\): it would leave"):
-        fs.LocalSGD(period=2, average=fs.PowerSGD(rank=2))
-    fs.DataParallel(average=fs.PowerSGD(rank=2))
+        fs.LocalSGD(period=2, average=fs.averages.PowerSGD(rank=2))
+    fs.DataParallel(average=fs.averages.PowerSGD(rank=2))
 
 
 def test_a_codec_of_ones_own_that_says_nothing_is_taken_at_its_word():
-    class Own(fs.Raw):
+    class Own(fs.codecs.Raw):
         pass
 
-    assert np.array_equal(losses("Gossip", Own(), 2), losses("Gossip", fs.Raw(), 2))
+    assert np.array_equal(losses("Gossip", Own(), 2), losses("Gossip", fs.codecs.Raw(), 2))
     fs.Choco(codec=Own())
-    fs.Coded(codec=Own())
+    fs.averages.Coded(codec=Own())
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 5])
@@ -133,7 +133,7 @@ def test_a_lattice_in_a_loop_with_batch_norm(nodes):
         model = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 1))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
         x = torch.randn(64, 4)
-        with fs.join(model, optimizer, fs.Gossip(codec=fs.Modular(bits=8))) as node:
+        with fs.join(model, optimizer, fs.Gossip(codec=fs.codecs.Modular(bits=8))) as node:
             for _ in range(40):
                 optimizer.zero_grad()
                 loss = nn.functional.mse_loss(model(x), x.sum(1, keepdim=True))

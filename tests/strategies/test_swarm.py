@@ -91,14 +91,14 @@ def logged_meetings(log):
 
 @pytest.mark.parametrize("every_step", [False, True], ids=["by phase", "every step"])
 @pytest.mark.parametrize("geometric", [False, True])
-@pytest.mark.parametrize("local_steps", [1, 2, 7])
+@pytest.mark.parametrize("period", [1, 2, 7])
 @pytest.mark.parametrize("size", [1, 2, 5])
 def test_swarm_is_what_the_paper_says_under_the_schedule_that_happened(
-    size, local_steps, geometric, every_step, monkeypatch
+    size, period, geometric, every_step, monkeypatch
 ):
     log = []
     monkeypatch.setattr(swarm, "PairExchange", logged_meetings(log))
-    strategy = logging(fs.Swarm, log)(local_steps=local_steps, geometric=geometric, merge_every_step=every_step)
+    strategy = logging(fs.Swarm, log)(period=period, geometric=geometric, merge_every_step=every_step)
     trace = fs.simulate(strategy, PROBLEM, nodes=size, steps=STEPS, optimizer=SGD, seed=SEED, **HARDWARE)
 
     x, y, s, said, gained = (np.zeros((size, 6)) for _ in range(5))
@@ -129,14 +129,14 @@ def test_swarm_is_what_the_paper_says_under_the_schedule_that_happened(
         assert sum(event[0] == "is met" for event in log) > 3
     merges = [sum(event == ("merges", rank) for event in log) for rank in range(size)]
     if not geometric:
-        assert set(merges) == {1 + (STEPS if every_step else STEPS // local_steps)}
+        assert set(merges) == {1 + (STEPS if every_step else STEPS // period)}
 
 
-@pytest.mark.parametrize("local_steps", [1, 3])
+@pytest.mark.parametrize("period", [1, 3])
 @pytest.mark.parametrize("size", [1, 2, 5])
-def test_pull_is_what_the_authors_program_does(size, local_steps):
+def test_pull_is_what_the_authors_program_does(size, period):
     log = []
-    strategy = logging(fs.SwarmPull, log)(local_steps=local_steps)
+    strategy = logging(fs.SwarmPull, log)(period=period)
     trace = fs.simulate(strategy, PROBLEM, nodes=size, steps=STEPS, optimizer=SGD, seed=SEED, **HARDWARE)
     x, read, g = np.zeros((size, 6)), np.zeros((size, 6)), gradients_of(size)
     for what, i, *rest in log:
@@ -150,17 +150,17 @@ def test_pull_is_what_the_authors_program_does(size, local_steps):
         np.testing.assert_allclose(trace.models[rank].numpy(), x[rank], rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize("local_steps", [1, 2, 7])
+@pytest.mark.parametrize("period", [1, 2, 7])
 @pytest.mark.parametrize("size", [1, 2, 4, 5])
-def test_pairs_average_after_their_local_steps(size, local_steps):
-    strategy = fs.SwarmPairs(local_steps=local_steps)
+def test_pairs_average_after_their_local_steps(size, period):
+    strategy = fs.SwarmPairs(period=period)
     trace = fs.simulate(strategy, PROBLEM, nodes=size, steps=STEPS, optimizer=SGD, seed=SEED, **HARDWARE)
     x, g = np.zeros((size, 6)), gradients_of(size)
     for k in range(STEPS):
         for i in range(size):
             x[i] -= ETA * g[i](x[i])
-        if (k + 1) % local_steps == 0:
-            for i, j in strategy.matching(k // local_steps, size).items():
+        if (k + 1) % period == 0:
+            for i, j in strategy.matching(k // period, size).items():
                 if i < j:
                     x[i] = x[j] = (x[i] + x[j]) / 2
     for rank in range(size):
@@ -194,14 +194,20 @@ def moved(trace):
     return sum(float(model.sum()) for model in trace.models.values()) / 5000
 
 
-CODECS = [fs.Raw(), fs.Cast(), fs.Modular(bits=8), fs.Modular(bits=4), fs.Modular(bits=3)]
+CODECS = [
+    fs.codecs.Raw(),
+    fs.codecs.Cast(),
+    fs.codecs.Modular(bits=8),
+    fs.codecs.Modular(bits=4),
+    fs.codecs.Modular(bits=3),
+]
 
 
 @SLOPES_DIFFER
 @pytest.mark.parametrize("codec", CODECS, ids=repr)
 @pytest.mark.parametrize("size", [1, 2, 5])
 def test_every_gradient_enters_once_whatever_the_codec_does(size, codec):
-    strategy = fs.Swarm(local_steps=3, geometric=True, codec=codec)
+    strategy = fs.Swarm(period=3, geometric=True, codec=codec)
     trace = fs.simulate(strategy, Slope(), nodes=size, steps=STEPS, optimizer=SGD, seed=SEED, **HARDWARE)
     assert moved(trace) == pytest.approx(-ETA * STEPS * size * (size + 1) / 2, rel=1e-9)
 
@@ -209,9 +215,9 @@ def test_every_gradient_enters_once_whatever_the_codec_does(size, codec):
 @SLOPES_DIFFER
 @pytest.mark.slow
 @pytest.mark.parametrize("on", ["threads", "processes"])
-@pytest.mark.parametrize("codec", [fs.Raw(), fs.Modular(bits=8)], ids=repr)
+@pytest.mark.parametrize("codec", [fs.codecs.Raw(), fs.codecs.Modular(bits=8)], ids=repr)
 def test_nothing_is_lost_on_real_nodes_either(codec, on):
-    strategy = fs.Swarm(local_steps=2, codec=codec)
+    strategy = fs.Swarm(period=2, codec=codec)
     # Steps of next to nothing: a call is longer than dozens of them.
     trace = fs.launch(strategy, Slope(), nodes=3, steps=2000, optimizer=SGD, timeout=60, on=on)
     assert moved(trace) == pytest.approx(-ETA * 2000 * 6, rel=1e-9)
@@ -221,10 +227,10 @@ def test_nothing_is_lost_on_real_nodes_either(codec, on):
 @pytest.mark.parametrize(
     "strategy",
     [
-        fs.Swarm(local_steps=2),
-        fs.Swarm(local_steps=3, geometric=True, topology=fs.Ring()),
-        fs.SwarmPairs(local_steps=2),
-        fs.SwarmPull(local_steps=1),
+        fs.Swarm(period=2),
+        fs.Swarm(period=3, geometric=True, topology=fs.topologies.Ring()),
+        fs.SwarmPairs(period=2),
+        fs.SwarmPull(period=1),
     ],
     ids=repr,
 )
@@ -238,7 +244,7 @@ def test_a_straggler_costs_the_others_nothing():
         compute = fs.Compute(step="10 ms", stragglers={3: factor})
         network = fs.Network(bandwidth="100 Mbit/s", latency="1 ms")
         trace = fs.simulate(
-            fs.Swarm(local_steps=2), PROBLEM, nodes=8, steps=STEPS, optimizer=SGD, network=network, compute=compute
+            fs.Swarm(period=2), PROBLEM, nodes=8, steps=STEPS, optimizer=SGD, network=network, compute=compute
         )
         seconds[factor] = [node.computing for node in trace.nodes if node.rank != 3]
         assert all(node.waiting == 0.0 for node in trace.nodes if node.rank != 3)
@@ -246,9 +252,9 @@ def test_a_straggler_costs_the_others_nothing():
 
 
 def test_a_dead_partner_is_passed_over_and_the_rest_go_on():
-    faults = [fs.Crash(node=1, at="100 ms"), fs.Loss(share=0.2)]
+    faults = [fs.faults.Crash(node=1, at="100 ms"), fs.faults.MessageLoss(share=0.2)]
     trace = fs.simulate(
-        fs.Swarm(local_steps=1),
+        fs.Swarm(period=1),
         PROBLEM,
         nodes=4,
         steps=STEPS,
@@ -262,7 +268,7 @@ def test_a_dead_partner_is_passed_over_and_the_rest_go_on():
 
 
 def test_bad_arguments():
-    with pytest.raises(ValueError, match=r"Swarm\.local_steps must be at least 1, got 0"):
-        fs.Swarm(local_steps=0)
+    with pytest.raises(ValueError, match=r"Swarm\.period must be at least 1, got 0"):
+        fs.Swarm(period=0)
     with pytest.raises(TypeError, match=r"Swarm\.codec must be a codec"):
         fs.Swarm(codec="8 bits")

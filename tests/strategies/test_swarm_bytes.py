@@ -53,7 +53,7 @@ def train(codec, exchanges):
     model = nn.Linear(600, 500)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     x, y = torch.randn(16, 600), torch.randn(16, 500)
-    with fs.join(model, optimizer, fs.Swarm(local_steps=2, codec=codec)) as node:
+    with fs.join(model, optimizer, fs.Swarm(period=2, codec=codec)) as node:
         port = int(node.address.rpartition(":")[2])
 
         def exchange():
@@ -78,7 +78,7 @@ def per_exchange(codec):
 def test_few_bits_are_few_bytes_at_the_socket():
     """Of the median exchange: one in which a block had to be repaired sends more, and is counted in the report."""
     # There and back, and the heads.
-    exact = per_exchange(fs.Raw())
+    exact = per_exchange(fs.codecs.Raw())
     assert exact == pytest.approx(2 * 4 * (600 * 500 + 500), rel=0.05)
-    assert per_exchange(fs.Modular(bits=8)) <= 0.27 * exact
-    assert per_exchange(fs.Modular(bits=4)) <= 0.145 * exact
+    assert per_exchange(fs.codecs.Modular(bits=8)) <= 0.27 * exact
+    assert per_exchange(fs.codecs.Modular(bits=4)) <= 0.145 * exact

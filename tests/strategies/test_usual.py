@@ -10,7 +10,7 @@ import torch
 from oracles import Usual
 
 import flockstep as fs
-from flockstep.parts.clips import UsualCap
+from flockstep.clips import UsualCap
 from flockstep.workloads.convex import Quadratics
 
 SGD = partial(torch.optim.SGD, lr=0.1)

@@ -12,12 +12,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from flockstep.codecs import Codec, Raw
+from flockstep.codecs.codec import finite, readable
 from flockstep.errors import CodecRange
 from flockstep.message import Message
-from flockstep.parts.codecs import Codec, Raw
-from flockstep.parts.codecs.codec import finite, readable
-from flockstep.parts.topologies import Graph, Ring, Topology
 from flockstep.testing import LawBroken, check_codec, check_topology
+from flockstep.topologies import Graph, Ring, Topology
 
 STEP = 0.25
 """A power of two, so that what a grid of it holds is exact."""

@@ -19,12 +19,12 @@ CODED = "LocalSGD(period=4, average=Coded(codec=Cast(dtype='bf16')))"
         ("CELGC(period=8)", fs.CELGC(period=8)),
         ("CELGC(period=8, gamma=1.0)", fs.CELGC(period=8, gamma=1.0)),
         ("fs.CELGC(period=8, gamma=1e-1)", fs.CELGC(period=8, gamma=0.1)),
-        ("DataParallel(clip=ClipNorm(max_norm=2))", fs.DataParallel(clip=fs.ClipNorm(max_norm=2))),
-        ("DataParallel(average=Exact)", fs.DataParallel(average=fs.Exact())),
-        (CODED, fs.LocalSGD(period=4, average=fs.Coded(codec=fs.Cast(dtype="bf16")))),
+        ("DataParallel(clip=ClipNorm(max_norm=2))", fs.DataParallel(clip=fs.clips.ClipNorm(max_norm=2))),
+        ("DataParallel(average=Exact)", fs.DataParallel(average=fs.averages.Exact())),
+        (CODED, fs.LocalSGD(period=4, average=fs.averages.Coded(codec=fs.codecs.Cast(dtype="bf16")))),
         (
             "LocalSGD(period=2, average=Mixed(topology=Torus(rows=None), codec=Raw()))",
-            fs.LocalSGD(period=2, average=fs.Mixed(topology=fs.Torus(), codec=fs.Raw())),
+            fs.LocalSGD(period=2, average=fs.averages.Mixed(topology=fs.topologies.Torus(), codec=fs.codecs.Raw())),
         ),
     ],
 )

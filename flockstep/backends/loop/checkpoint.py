@@ -72,8 +72,8 @@ def save(node: JoinedNode, folder: Path, moment: Moment | None = None) -> Path:
     plain: dict[str, Any] = {"step": moment.step, "size": node.size, "rank": node.rank, "random": moment.random}
     plain["spent"] = list(node.ledger.entries().items()) if node.ledger else []
     plain["optimizer"] = serialization.taken_apart(node.optimizer.state_dict(), "optimizer", tensors)
-    plain["also"] = [
-        serialization.taken_apart(thing.state_dict(), f"also/{i}", tensors) for i, thing in enumerate(node.also)
+    plain["stateful"] = [
+        serialization.taken_apart(thing.state_dict(), f"stateful/{i}", tensors) for i, thing in enumerate(node.stateful)
     ]
     target = folder / f"step-{moment.step:08d}"
     target.mkdir(parents=True, exist_ok=True)
@@ -161,8 +161,8 @@ def _restore(node: JoinedNode, path: Path, *, exactly: bool) -> None:
             buffer.now.data.copy_(tensors[f"buffer/{i}"])
         node.flat.statistics.remember()
     node.optimizer.load_state_dict(serialization.put_together(plain["optimizer"], tensors))
-    for i, thing in enumerate(node.also):
-        thing.load_state_dict(serialization.put_together(plain["also"][i], tensors))
+    for i, thing in enumerate(node.stateful):
+        thing.load_state_dict(serialization.put_together(plain["stateful"][i], tensors))
     node.step_count = node.tally.steps = int(plain["step"])
     if node.ledger is not None:
         node.ledger.resume(dict(plain["spent"]))

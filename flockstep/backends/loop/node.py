@@ -45,7 +45,7 @@ class JoinedNode(Guarded):
     own_loop = True
     one_sided = False
     """Whether this node's run goes on without those who are lost, and takes in those who come late."""
-    also: tuple[Any, ...] = ()
+    stateful: tuple[Any, ...] = ()
     """Further things with a state_dict, kept in checkpoints."""
     ledger: Ledger | None = None
     """What all nodes have spent of the budget, where there is one."""

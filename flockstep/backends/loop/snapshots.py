@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from flockstep.codecs.raw import Raw
 from flockstep.errors import LostPeer
 from flockstep.message import NOTHING, Message
 from flockstep.node import Handler, Node
-from flockstep.parts.codecs.raw import Raw
 from flockstep.vector import is_finite
 
 TOPIC = "flockstep snapshot"

@@ -9,7 +9,6 @@ from typing import Any
 from flockstep import units
 from flockstep.backends.sim.cluster.compute import Clock, clocks_of, starts_of
 from flockstep.backends.sim.cluster.fault_schedule import MessageLosses, Outages
-from flockstep.backends.sim.cluster.faults import Crash, Fault, Slowdown
 from flockstep.backends.sim.cluster.network import Network
 from flockstep.backends.sim.collectives import Collectives
 from flockstep.backends.sim.job import Job
@@ -19,6 +18,7 @@ from flockstep.backends.sim.training import TrainingNode
 from flockstep.backends.sim.wires import Wires
 from flockstep.backends.sim.world import World
 from flockstep.errors import FlockstepError
+from flockstep.faults import Crash, Fault, Slowdown
 from flockstep.node import stream
 from flockstep.strategy import describe, is_one_sided
 from flockstep.timeline import Timeline

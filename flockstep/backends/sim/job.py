@@ -8,9 +8,9 @@ from typing import Any
 
 from flockstep import check, units
 from flockstep.backends.sim.cluster.compute import Compute
-from flockstep.backends.sim.cluster.faults import Fault, named
 from flockstep.backends.sim.cluster.network import Network
 from flockstep.budget import Budget
+from flockstep.faults import Fault, named
 from flockstep.node import OptimizerFactory
 from flockstep.strategy import Strategy
 from flockstep.workloads.workload import Workload

@@ -10,8 +10,8 @@ from torch import Tensor
 from flockstep import check
 from flockstep.backends.sim.cluster.compute import Clock
 from flockstep.backends.sim.cluster.fault_schedule import Spans, after
-from flockstep.backends.sim.cluster.faults import Slowdown
 from flockstep.backends.sim.kernel import Suspend
+from flockstep.faults import Slowdown
 from flockstep.guard import Guarded
 from flockstep.message import Message
 from flockstep.node import Channels, Handler, Pending, stream

@@ -10,7 +10,6 @@ import torch
 
 from flockstep import check
 from flockstep.backends.sim.cluster.compute import Compute
-from flockstep.backends.sim.cluster.faults import Fault
 from flockstep.backends.sim.cluster.network import Network
 from flockstep.backends.sim.events import by_events
 from flockstep.backends.sim.job import Job
@@ -18,6 +17,7 @@ from flockstep.backends.sim.stacked.stacked_engine import stacked_run
 from flockstep.backends.sim.stacked.stacked_flock import NotRowWise
 from flockstep.budget import Budget
 from flockstep.drift import warn_of_drift
+from flockstep.faults import Fault
 from flockstep.node import OptimizerFactory
 from flockstep.strategy import Strategy
 from flockstep.trace import Row, Trace
@@ -48,11 +48,10 @@ def simulate(
 
     Each node trains on its own shard of ``workload`` for ``steps`` steps, or all together until a ``Budget`` is spent,
     with its own ``optimizer``; your own function does as it likes, and each of its optimizer's steps takes the time of
-    a gradient. ``network`` says how long messages
-    take (None: no time), ``compute`` how long gradients take (None: no time), ``faults`` what goes wrong: any of
-    ``Crash``, ``Loss``, ``Partition``, ``Pause`` and ``Slowdown``. Nodes start at moments spread over ``start_skew``
-    (one gradient's time unless given), and what happens at one moment happens in random order: a program that relies on
-    luck fails here first. The loss of the average model is recorded every ``record_every`` steps (about 20 times unless
+    a gradient. ``network`` says how long messages take (None: no time), ``compute`` how long gradients take (None: no
+    time), ``faults`` what goes wrong: any of ``fs.faults``. Nodes start at moments spread over ``start_skew`` (one
+    gradient's time unless given), and what happens at one moment happens in random order: a program that relies on luck
+    fails here first. The loss of the average model is recorded every ``record_every`` steps (about 20 times unless
     given); ``on_row`` sees each record as it comes. ``timeout``, in virtual time, is how long an ``ask`` waits.
 
     Two engines give the same numbers, up to rounding: "events" runs every node as a program of its own; "stacked" runs

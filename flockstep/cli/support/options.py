@@ -30,7 +30,9 @@ Crash = Annotated[
 ]
 Pause = Annotated[list[str] | None, Option(help="2@10s+5s stops node 2 from 10 s on for 5 s; repeatable.")]
 Partition = Annotated[list[str] | None, Option(help="0,1|2,3@10s+5s cuts 0 and 1 off from 2 and 3; repeatable.")]
-Loss = Annotated[list[str] | None, Option(help="0.05 loses one in twenty asks; also 0.05@10s+5s; repeatable.")]
+Drop = Annotated[
+    list[str] | None, Option(help="0.05 loses one message in twenty; 0.05@10s+5s does for a while; repeatable.")
+]
 Seed = Annotated[int, Option(help="One seed, one outcome.")]
 Threads = Annotated[int, Option(help="Threads torch computes with; more only help large models.")]
 Out = Annotated[Path, Option(help="Folder for the picture and the rows.")]

@@ -10,9 +10,9 @@ of them, one after another:
               last reply to this worker; its own batches are among that
 
 A difference of tables that comes late can make a count negative; a pair cannot, however late it comes. t counts the
-batches of all workers, as far as each has heard, so that they follow one schedule. With ``ahead``, a worker goes on
-while a push is under way; what it learns meanwhile is in its next push, and nothing is lost or counted twice. Numbers
-of 8 or 16 bits are rounded by a coin, right on average, so that there is nothing for a last push to make good.
+batches of all workers, as far as each has heard, so that they follow one schedule. With ``max_steps_in_flight``, a
+worker goes on while a push is under way; what it learns meanwhile is in its next push, and nothing is lost or counted
+twice. Numbers of 8 or 16 bits are rounded by a coin, right on average: there is nothing for a last push to make good.
 If the server is gone, workers go on, ``patience`` steps at most; one that was started anew takes the table of the
 first worker that has a newer one. With no patience at all (None) a dead server is not waited for: each worker learns on
 by itself, and what they have at the end is theirs to put together.
@@ -21,7 +21,7 @@ The scheme is DPSGD's: Mohamad, Alamri, Bouchachia, Machine Learning 2022, arXiv
 Hoffman, Blei, Wang, Paisley 2013. Only the abstract of the first was at hand: the program and the pairs are ours.
 
 Sends   one pair to the server, and gets one, per p B batches: rows of words that were touched
-Waits   for the server's reply; for nobody with ``ahead``
+Waits   for the server's reply; for nobody with ``max_steps_in_flight``
 Keeps   the journal of what is not pushed yet; at the server, for every worker a journal of what the others did
 """
 
@@ -44,8 +44,8 @@ class DPSVI:
 
     one_sided: ClassVar[bool] = True
 
-    local_steps: int = 4
-    ahead: int = 4
+    period: int = 4
+    max_steps_in_flight: int = 4
     bits: int = 8
     least: float = 0.1
     """With 8 or 16 bits, less than this part of what one word of a document adds is sent as nothing, or by a coin as so
@@ -55,10 +55,10 @@ class DPSVI:
     patience: int | None = 1000
 
     def __post_init__(self) -> None:
-        check.whole(self, "local_steps", self.local_steps)
+        check.whole(self, "period", self.period)
         if self.patience is not None:
             check.whole(self, "patience", self.patience)
-        for name in ("ahead", "server"):
+        for name in ("max_steps_in_flight", "server"):
             check.whole(self, name, getattr(self, name), at_least=0)
         check.one_of(self, "bits", self.bits, WIDTHS)
         check.not_negative(self, "least", self.least)

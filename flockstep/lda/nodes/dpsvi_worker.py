@@ -73,11 +73,11 @@ class Worker:
         self._fresh += self._documents.batches_per_step
         if self._abandoned:
             return
-        if self._pending is not None and (self._pending.done or self._unsent >= self._settings.ahead):
+        if self._pending is not None and (self._pending.done or self._unsent >= self._settings.max_steps_in_flight):
             self._merge(await self._pending)
             self._pending = None
-        if self._pending is None and self._unsent >= self._settings.local_steps:
-            await self._exchange(wait=self._settings.ahead == 0)
+        if self._pending is None and self._unsent >= self._settings.period:
+            await self._exchange(wait=self._settings.max_steps_in_flight == 0)
 
     async def end(self) -> None:
         """Without its last push, a worker's last batches would be lost."""
@@ -184,7 +184,7 @@ class Worker:
                 self._abandoned = True
             return
         # Who has no more steps to take still tries as often as it would have in so many.
-        if max(self._alone, self._misses * self._settings.local_steps) > patience:
+        if max(self._alone, self._misses * self._settings.period) > patience:
             alive = server in self._node.peers()
             raise lost_server(
                 self._node.rank, server, alive=alive, pushes=self._misses, steps=self._alone, patience=patience

@@ -199,7 +199,7 @@ class _Work:
         size = self._settings.steps_per_update
         with self._lock:
             first = self._claimed
-            updates = min(self._settings.local_updates, -(-(self._until - first) // size))
+            updates = min(self._settings.period, -(-(self._until - first) // size))
             if self._stopped or updates <= 0:
                 return None
             self._claimed += updates * size

@@ -70,7 +70,7 @@ class Worker:
         self.rng = rng
         self.roll, self.own = rollout_arrays(plan, settings, dims, dtype), own_arrays(plan, dtype)
         self._weights, self.sums = weights_of(settings), apart(4)
-        most = settings.local_updates * settings.steps_per_update
+        most = settings.period * settings.steps_per_update
         self._finished = Finished(apart(most), apart(most, np.int64), apart(1, np.int64))
         self._env = env
         envs = settings.envs_per_thread

@@ -63,10 +63,10 @@ class Worker:
     def train(self, since: int, until: int, *, within: float = math.inf) -> Totals:
         """Update until all workers together have taken ``until`` steps, ``since`` of them before.
 
-        But no more than ``local_updates`` times, and for ``within`` seconds: then it is time to tell.
+        But no more than ``period`` times, and for ``within`` seconds: then it is time to tell.
         """
         totals, deadline = Totals(), time.monotonic() + within
-        while totals.updates < self._settings.local_updates and time.monotonic() < deadline:
+        while totals.updates < self._settings.period and time.monotonic() < deadline:
             done = since + int(self._shared.steps.sum())
             if done >= until or self._shared.stop.item():
                 totals.last = True

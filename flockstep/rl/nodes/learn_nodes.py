@@ -16,7 +16,7 @@ from flockstep.strategies.dpsgd import DPSGD
 from flockstep.trace import Row as Record
 from flockstep.trace import Trace
 
-EXCHANGE = DPSGD(ahead=1, server_lr=1.0)
+EXCHANGE = DPSGD(max_steps_in_flight=1, server_lr=1.0)
 """Changes are added, and a worker goes on with one burst while its last one travels."""
 
 
@@ -26,7 +26,7 @@ def learn_on_nodes(
     *,
     nodes: int,
     strategy: DPSGD = EXCHANGE,
-    local_updates: int = 25,
+    period: int = 25,
     rows: int = 20,
     episodes: int = 20,
     timeout: str | float = 300.0,
@@ -35,7 +35,7 @@ def learn_on_nodes(
 ) -> Trace:
     """Train ``model`` in place by ``nodes`` workers, each with the model's own number of lock-free threads.
 
-    A node's step is a burst of ``local_updates`` updates of every thread and costs one message. All nodes together
+    A node's step is a burst of ``period`` updates of every thread and costs one message. All nodes together
     take ``total_timesteps``; if one is killed, the others take its part. ``callback`` sees some ``rows`` rows, with
     the mean return of ``episodes`` episodes that are played beside the training; so does the model's history. Losses
     of the trace are minus that. Once ``stop`` says yes, the nodes end early, and the model has what they learned. Under
@@ -46,11 +46,11 @@ def learn_on_nodes(
     check.whole("learn_on_nodes", "rows", rows)
     if not isinstance(model.policy, MlpPolicy):
         raise TypeError(f"learn_on_nodes is for MlpPolicy, got {type(model.policy).__name__}")
-    if strategy.threads != 1 or strategy.local_steps != 1:
-        raise ValueError("learn_on_nodes has its threads inside a step: DPSGD's threads and local_steps must be 1")
+    if strategy.threads != 1 or strategy.period != 1:
+        raise ValueError("learn_on_nodes has its threads inside a step: DPSGD's threads and period must be 1")
     workload = ActorCriticBursts(
         env=model.source,
-        settings=replace(model.settings, local_updates=local_updates),
+        settings=replace(model.settings, period=period),
         policy=model.policy,
         episodes=episodes,
         seed=model.seed,

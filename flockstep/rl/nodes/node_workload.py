@@ -26,7 +26,7 @@ ARRIVE = partial(torch.optim.SGD, lr=1.0)
 
 
 class ActorCriticBursts(ActorCritic):
-    """``settings.threads`` threads of ``settings.local_updates`` updates each; use with ``optimizer=ARRIVE``.
+    """``settings.threads`` threads of ``settings.period`` updates each; use with ``optimizer=ARRIVE``.
 
     A burst's learning rate is that of its beginning, by what all nodes together have done of the run: if one dies, the
     others' rates fall as slowly as the work then goes on.
@@ -58,7 +58,7 @@ class ActorCriticBursts(ActorCritic):
     @property
     def timesteps(self) -> int:
         """Environment steps behind one step of a node."""
-        return self.settings.threads * self.settings.local_updates * self.settings.steps_per_update
+        return self.settings.threads * self.settings.period * self.settings.steps_per_update
 
     def gradient(self, x: Tensor, rng: np.random.Generator) -> Tensor:
         """Minus the change that one burst makes."""
@@ -66,7 +66,7 @@ class ActorCriticBursts(ActorCritic):
             self._workers = [self._new_worker(own) for own in (rng, *rng.spawn(self.settings.threads - 1))]
         theta = x.numpy().copy()
         done = self._since + self.progress * (self._until - self._since)
-        rates = np.full(self.settings.local_updates, self.settings.rate(done, self._until))
+        rates = np.full(self.settings.period, self.settings.rate(done, self._until))
         if len(self._workers) == 1:
             self._workers[0].train(theta, self._squares, rates)
         else:

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 import flockstep as fs
-from flockstep.parts.codecs.raw import Raw
+from flockstep.codecs.raw import Raw
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -53,7 +53,7 @@ class Pull:
     one_sided = True
 
     async def run(self, node):
-        raw = fs.Raw()
+        raw = fs.codecs.Raw()
         node.answer("model", lambda peer, message: raw.encode(node.params, node.rng))
         async for _ in node.steps():
             await node.step(await node.gradient(node.params))

@@ -68,7 +68,7 @@ def test_training_goes_on_while_the_work_is_done():
 
 @on_gpu
 @pytest.mark.slow
-@pytest.mark.parametrize("strategy", [fs.HPSGD(local_steps=2), fs.CoCoD(period=3), fs.DataParallel()], ids=repr)
+@pytest.mark.parametrize("strategy", [fs.HPSGD(period=2), fs.CoCoD(period=3), fs.DataParallel()], ids=repr)
 def test_processes_that_share_a_gpu_agree_with_the_simulator(strategy):
     def train(device):
         torch.manual_seed(0)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import flockstep as fs
-from flockstep.parts.codecs.raw import Raw
+from flockstep.codecs.raw import Raw
 from flockstep.workloads.convex import Quadratics
 
 pytestmark = pytest.mark.slow
@@ -115,7 +115,7 @@ def test_the_users_own_loop_comes_in_and_leaves_one_by_one(nodes):
 
 def test_the_users_own_loop_on_virtual_nodes_goes_on_without_the_dead():
     compute = fs.Compute(step="10 ms", spread=0.2)
-    faults = [fs.Crash(node=1, at="150 ms")]
+    faults = [fs.faults.Crash(node=1, at="150 ms")]
     trace = fs.simulate(partial(joined, 30), nodes=3, compute=compute, faults=faults)
     assert [node.steps for node in trace.nodes if node.rank != 1] == [30, 30]
     assert sorted(trace.results) == [0, 2]

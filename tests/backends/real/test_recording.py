@@ -10,7 +10,7 @@ from flockstep.live import journal
 from flockstep.timeline import Timeline
 from flockstep.workloads.convex import Quadratics
 
-STRATEGIES = [fs.LocalSGD(period=3), fs.HPSGD(local_steps=3), fs.Swarm(local_steps=2)]
+STRATEGIES = [fs.LocalSGD(period=3), fs.HPSGD(period=3), fs.Swarm(period=2)]
 
 
 @dataclass

@@ -9,7 +9,7 @@ import flockstep as fs
 from flockstep.workloads.convex import Quadratics
 
 ENDLESS = 10**9
-CREW = fs.DPSGD(threads=2, local_steps=3)
+CREW = fs.DPSGD(threads=2, period=3)
 PROBLEM = Quadratics(dim=6, heterogeneity=0.1, noise=0.01, condition=1.0)
 
 
@@ -41,7 +41,7 @@ def check(trace, nodes):
 
 @pytest.mark.parametrize("nodes", [1, 2, 3])
 @pytest.mark.parametrize(
-    "strategy", [fs.DPSGD(), pytest.param(CREW, marks=pytest.mark.slow), fs.Swarm(local_steps=2)], ids=str
+    "strategy", [fs.DPSGD(), pytest.param(CREW, marks=pytest.mark.slow), fs.Swarm(period=2)], ids=str
 )
 @pytest.mark.parametrize("steps", [ENDLESS, fs.Budget(steps=ENDLESS)], ids=["each", "together"])
 def test_threads_have_done_what_they_did(strategy, nodes, steps):
@@ -53,7 +53,7 @@ def test_threads_have_done_what_they_did(strategy, nodes, steps):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("strategy", "nodes"),
-    [(fs.DPSGD(), 1), (CREW, 2), (fs.Swarm(local_steps=2), 3)],
+    [(fs.DPSGD(), 1), (CREW, 2), (fs.Swarm(period=2), 3)],
     ids=str,
 )
 def test_so_have_processes(strategy, nodes):

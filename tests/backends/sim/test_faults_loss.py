@@ -41,14 +41,14 @@ def total(trace, name):
 
 @pytest.mark.parametrize("nodes", [2, 3])
 def test_a_share_of_nothing_changes_nothing(nodes):
-    without, none = run(nodes), run(nodes, faults=[fs.Loss(share=0)])
+    without, none = run(nodes), run(nodes, faults=[fs.faults.MessageLoss(share=0)])
     assert without.to_json() == none.to_json()
     assert total(none, "answered") == nodes * 100
 
 
 @pytest.mark.parametrize("nodes", [2, 3])
 def test_a_share_of_one_loses_all(nodes):
-    trace = run(nodes, faults=[fs.Loss(share=1)])
+    trace = run(nodes, faults=[fs.faults.MessageLoss(share=1)])
     assert total(trace, "lost") == total(trace, "exchanges lost") == nodes * 100
     # Each step a second, each question its two seconds until the deadline.
     assert trace.seconds == 300.0
@@ -57,17 +57,17 @@ def test_a_share_of_one_loses_all(nodes):
 
 
 def test_a_share_of_three_tenths():
-    first, second = (run(faults=[fs.Loss(share=0.3)]) for _ in range(2))
+    first, second = (run(faults=[fs.faults.MessageLoss(share=0.3)]) for _ in range(2))
     assert total(first, "lost") == total(first, "exchanges lost") == 88
     assert total(first, "answered") == 253
     assert first.to_json() == second.to_json()
     assert all(first.models[rank].equal(second.models[rank]) for rank in range(3))
-    assert run(faults=[fs.Loss(share=0.3)], seed=1).to_json() != first.to_json()
+    assert run(faults=[fs.faults.MessageLoss(share=0.3)], seed=1).to_json() != first.to_json()
 
 
 def test_luck_in_asking_changes_no_other_number():
     """Who is asked, the data, and so the models: all as without losses."""
-    without, lossy = run(), run(faults=[fs.Loss(share=0.3)])
+    without, lossy = run(), run(faults=[fs.faults.MessageLoss(share=0.3)])
     assert all(without.models[rank].equal(lossy.models[rank]) for rank in range(3))
     assert [row.loss for row in without.rows] == [row.loss for row in lossy.rows]
 
@@ -90,12 +90,15 @@ def test_a_loss_from_its_start_until_just_before_its_end(play, start, duration, 
     async def answers(node):
         node.answer("who", lambda peer, message: message)
 
-    stage = play(answers, asks, faults=[fs.Loss(share=1, start=start, duration=duration)], timeout=1)
+    stage = play(answers, asks, faults=[fs.faults.MessageLoss(share=1, start=start, duration=duration)], timeout=1)
     assert stage.of(1) == [(second + 1, second) for second in lost]
 
 
 def test_two_losses_at_once_both_count():
-    once, twice = run(faults=[fs.Loss(share=0.3)]), run(faults=[fs.Loss(share=0.3), fs.Loss(share=0.3)])
+    once, twice = (
+        run(faults=[fs.faults.MessageLoss(share=0.3)]),
+        run(faults=[fs.faults.MessageLoss(share=0.3), fs.faults.MessageLoss(share=0.3)]),
+    )
     assert total(once, "lost") < total(twice, "lost") < 300
 
 
@@ -105,7 +108,7 @@ def test_streams_and_collectives_send_again_what_is_lost(play):
         node.say(read(await node.receive(1 - node.rank))[0])
         node.say(float((await node.mean(node.params + node.rank))[0]))
 
-    stage = play(part, part, faults=[fs.Loss(share=1)])
+    stage = play(part, part, faults=[fs.faults.MessageLoss(share=1)])
     assert stage.of(0) == [(0, 1.0), (0, 0.5)]
     assert stage.of(1) == [(0, 0.0), (0, 0.5)]
 
@@ -118,4 +121,4 @@ def test_a_users_own_function_feels_it_too():
             node.average_model()
 
     with pytest.raises(fs.LostPeer, match="no reply in 5 s"):
-        fs.simulate(train, nodes=2, faults=[fs.Loss(share=1)], timeout=5)
+        fs.simulate(train, nodes=2, faults=[fs.faults.MessageLoss(share=1)], timeout=5)

@@ -36,7 +36,7 @@ async def asks(node, peer=0, times=8):
 
 
 def test_who_comes_back_answers_again(play):
-    stage = play(answers, asks, faults=[fs.Crash(node=0, at=2, back_after=3)])
+    stage = play(answers, asks, faults=[fs.faults.Crash(node=0, at=2, back_after=3)])
     # At the moment of the crash it is gone, at the moment of its return it is there.
     expected = [0.0, 0.0, "lost", "lost", "lost", 1.0, 1.0, 1.0]
     assert stage.of(1) == list(enumerate(expected))
@@ -47,14 +47,14 @@ def test_who_comes_back_answers_again(play):
 
 def test_it_may_crash_again_and_a_crash_while_it_is_down_does_nothing(play):
     times = [(1, 2), (2, None), (4, 1), (6, None)]
-    stage = play(answers, asks, faults=[fs.Crash(node=0, at=at, back_after=back) for at, back in times])
+    stage = play(answers, asks, faults=[fs.faults.Crash(node=0, at=at, back_after=back) for at, back in times])
     assert [what for _, what in stage.of(1)] == [0.0, "lost", "lost", 1.0, "lost", 2.0, "lost", "lost"]
     assert [time for time, _ in stage.of(0)] == [0, 3, 5]
     assert set(stage.trace.models) == {1}
 
 
 def test_back_at_once(play):
-    stage = play(answers, asks, faults=[fs.Crash(node=0, at=2, back_after=0)])
+    stage = play(answers, asks, faults=[fs.faults.Crash(node=0, at=2, back_after=0)])
     assert [what for _, what in stage.of(1)] == [0.0, 0.0, *[1.0] * 6]
 
 
@@ -75,7 +75,9 @@ def test_a_question_under_way_at_the_crash_is_lost_at_once_and_another_peer_is_a
 
     network = fs.Network(bandwidth="8 Mbit/s")
     for back_after in (None, 1):
-        stage = play(gives, gives, takes, network=network, faults=[fs.Crash(node=0, at=0.5, back_after=back_after)])
+        stage = play(
+            gives, gives, takes, network=network, faults=[fs.faults.Crash(node=0, at=0.5, back_after=back_after)]
+        )
         (lost, _), (end, what) = stage.of(2)
         assert (lost, what) == (0.5, "model of 1")
         assert end == pytest.approx(1.5, abs=1e-3)
@@ -106,7 +108,7 @@ def test_old_messages_are_dropped_in_both_directions_and_new_ones_come_in_order(
             node.say(read(await node.receive(0))[0])
 
     network = fs.Network(bandwidth="8 Mbit/s")
-    stage = play(back, other, network=network, faults=[fs.Crash(node=0, at=1.5, back_after=1.5)])
+    stage = play(back, other, network=network, faults=[fs.faults.Crash(node=0, at=1.5, back_after=1.5)])
     assert [what for _, what in stage.of(1)] == [1.0, 2.0, 3.0]
     assert [what for _, what in stage.of(0)] == [13.0]
 
@@ -127,7 +129,7 @@ def test_what_moved_to_or_from_the_dead_leaves_room_on_the_links(play):
         node.say("lost")
 
     network = fs.Network(bandwidth="8 Mbit/s")
-    stage = play(sends, sends, gives_up, receives, network=network, faults=[fs.Crash(node=0, at=1)])
+    stage = play(sends, sends, gives_up, receives, network=network, faults=[fs.faults.Crash(node=0, at=1)])
     # Node 1's uplink carried half a megabyte each to nodes 0 and 3 by then.
     assert stage.of(2) == [(1, "lost")]
     assert stage.of(3) == [(1.5, "there")]
@@ -151,7 +153,7 @@ def test_who_waits_for_a_message_of_the_dead_is_told_and_may_wait_again(play):
         node.say(read(await node.receive(0))[0])
         node.send(0, note(0.0))
 
-    stage = play(back, other, faults=[fs.Crash(node=0, at=1, back_after=2)])
+    stage = play(back, other, faults=[fs.faults.Crash(node=0, at=1, back_after=2)])
     assert stage.of(1) == [(1, "lost"), (4, 5.0)]
 
 
@@ -160,16 +162,16 @@ def test_the_run_waits_for_who_is_still_to_come_but_not_for_a_crash(play):
         await node.gradient(node.params)
         node.say(node.incarnation)
 
-    assert play(short, short, faults=[fs.Crash(node=0, at=0.5, back_after=10)]).of(0) == [(11.5, 1)]
-    assert play(short, faults=[fs.Crash(node=0, at=0.5, back_after=10)]).of(0) == [(11.5, 1)]
-    assert play(short, short, faults=[fs.Crash(node=0, at=5, back_after=10)]).of(0) == [(1, 0)]
+    assert play(short, short, faults=[fs.faults.Crash(node=0, at=0.5, back_after=10)]).of(0) == [(11.5, 1)]
+    assert play(short, faults=[fs.faults.Crash(node=0, at=0.5, back_after=10)]).of(0) == [(11.5, 1)]
+    assert play(short, short, faults=[fs.faults.Crash(node=0, at=5, back_after=10)]).of(0) == [(1, 0)]
 
 
 def test_a_node_that_had_returned_begins_anew_as_well(play):
     async def short(node):
         node.say(node.incarnation)
 
-    stage = play(short, asks_forever, faults=[fs.Crash(node=0, at=2, back_after=1)])
+    stage = play(short, asks_forever, faults=[fs.faults.Crash(node=0, at=2, back_after=1)])
     assert stage.of(0) == [(0, 0), (3, 1)]
 
 
@@ -179,7 +181,7 @@ async def asks_forever(node):
 
 
 def test_a_pause_at_the_return_holds_it_back(play):
-    faults = [fs.Crash(node=0, at=1, back_after=1), fs.Pause(node=0, start=1.5, duration=4)]
+    faults = [fs.faults.Crash(node=0, at=1, back_after=1), fs.faults.Pause(node=0, start=1.5, duration=4)]
     assert play(answers, asks_forever, faults=faults).of(0)[1] == (5.5, "born 1")
 
 
@@ -188,7 +190,7 @@ class Pull:
     """At every step ask the next node for its model and take the middle; go on without one that is lost."""
 
     async def run(self, node):
-        codec = fs.Raw()
+        codec = fs.codecs.Raw()
         node.answer("model", lambda peer, message: codec.encode(node.params, node.rng))
         async for _ in node.steps():
             await node.step(await node.gradient(node.params))
@@ -210,7 +212,7 @@ def train(nodes, **rest):
 
 @pytest.mark.parametrize("nodes", [1, 2, 3])
 def test_it_begins_anew_with_model_optimizer_and_steps_of_the_start(nodes):
-    trace = train(nodes, faults=[fs.Crash(node=0, at=7.5, back_after=2)])
+    trace = train(nodes, faults=[fs.faults.Crash(node=0, at=7.5, back_after=2)])
     report = trace.nodes[0]
     assert (report.steps, report.gradients, report.counts) == (20, 28, {"restarts": 1})
     assert report.seconds == 29.5
@@ -222,18 +224,22 @@ def test_it_begins_anew_with_model_optimizer_and_steps_of_the_start(nodes):
 def test_alone_it_does_again_what_it_did():
     """As a process started again would: the same data, so the same model."""
     momentum = {"optimizer": lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9)}
-    once, again = train(1, **momentum), train(1, **momentum, faults=[fs.Crash(node=0, at=7.5, back_after=2)])
+    once, again = train(1, **momentum), train(1, **momentum, faults=[fs.faults.Crash(node=0, at=7.5, back_after=2)])
     assert again.models[0].equal(once.models[0])
 
 
 def test_who_comes_back_last_is_waited_for_in_the_last_record():
-    trace = train(2, faults=[fs.Crash(node=1, at=18.5, back_after=30)])
+    trace = train(2, faults=[fs.faults.Crash(node=1, at=18.5, back_after=30)])
     assert [row.step for row in trace.rows] == [0, 5, 10, 15, 20]
     assert trace.rows[-1].seconds == 68.5
 
 
 def test_two_runs_are_the_same_to_the_bit():
-    faults = [fs.Crash(node=1, at="6 s", back_after="3 s"), fs.Loss(share=0.2), fs.Pause(node=0, start=8, duration=4)]
+    faults = [
+        fs.faults.Crash(node=1, at="6 s", back_after="3 s"),
+        fs.faults.MessageLoss(share=0.2),
+        fs.faults.Pause(node=0, start=8, duration=4),
+    ]
     hardware = {"compute": fs.Compute(step="1 s", spread=0.3), "network": fs.Network(bandwidth="1 kB/s", latency=0.1)}
     first, second = (train(3, timeout=3, faults=faults, **hardware) for _ in range(2))
     assert first.to_json() == second.to_json()
@@ -242,7 +248,11 @@ def test_two_runs_are_the_same_to_the_bit():
 
 
 def test_all_may_die_and_the_last_says_nothing():
-    faults = [fs.Crash(node=1, at=6.5, back_after=1), fs.Crash(node=0, at=9.5), fs.Crash(node=1, at=10.5)]
+    faults = [
+        fs.faults.Crash(node=1, at=6.5, back_after=1),
+        fs.faults.Crash(node=0, at=9.5),
+        fs.faults.Crash(node=1, at=10.5),
+    ]
     trace = train(2, faults=faults)
     assert trace.models == {}
     assert [row.step for row in trace.rows] == [0, 5]
@@ -261,12 +271,16 @@ def test_collectives_need_everybody_who_ever_was():
         fs.LostPeer, match=r"node 1 was in mean\('model'\), round 0 when it lost its own first incarnation"
     ):
         fs.simulate(
-            Waits(), Page(), nodes=2, compute=fs.Compute(step="1 s"), faults=[fs.Crash(node=1, at=2, back_after=1)]
+            Waits(),
+            Page(),
+            nodes=2,
+            compute=fs.Compute(step="1 s"),
+            faults=[fs.faults.Crash(node=1, at=2, back_after=1)],
         )
     with pytest.raises(fs.LostPeer, match="lost node 1"):
-        fs.simulate(fs.LocalSGD(period=1), PROBLEM, nodes=2, faults=[fs.Crash(node=1, at=0, back_after=1)])
+        fs.simulate(fs.LocalSGD(period=1), PROBLEM, nodes=2, faults=[fs.faults.Crash(node=1, at=0, back_after=1)])
 
 
 def test_a_users_own_function_cannot_begin_anew():
     with pytest.raises(ValueError, match=r"Crash\.back_after needs a strategy on a workload"):
-        fs.simulate(lambda: None, nodes=2, faults=[fs.Crash(node=0, at=1, back_after=1)])
+        fs.simulate(lambda: None, nodes=2, faults=[fs.faults.Crash(node=0, at=1, back_after=1)])

@@ -17,7 +17,7 @@ def living():
 
 @pytest.mark.parametrize(
     "strategy",
-    [fs.LocalSGD(period=2), fs.Swarm(local_steps=2), fs.SwarmPull(local_steps=2), fs.ADPSGD(), fs.Gossip()],
+    [fs.LocalSGD(period=2), fs.Swarm(period=2), fs.SwarmPull(period=2), fs.ADPSGD(), fs.Gossip()],
     ids=lambda strategy: type(strategy).__name__,
 )
 def test_messages_are_gone_when_they_are_read(strategy):

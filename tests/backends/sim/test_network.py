@@ -126,7 +126,7 @@ def test_a_coded_mean_costs_half_the_bytes_and_two_latencies():
     @dataclass(frozen=True)
     class Coded:
         async def run(self, node):
-            mean = fs.Coded(codec=fs.Cast(dtype="bf16")).start(node)
+            mean = fs.averages.Coded(codec=fs.codecs.Cast(dtype="bf16")).start(node)
             await mean(torch.zeros(250_000, dtype=torch.float32))
 
     trace = run(Coded(), 4, network=network)

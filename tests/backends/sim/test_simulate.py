@@ -60,7 +60,7 @@ def test_nodes_start_at_different_moments_unless_told_otherwise():
 
 
 def test_a_slowdown_lasts_as_long_as_it_says():
-    slow = fs.Slowdown(node=0, start="20 ms", duration="50 ms", factor=5.0)
+    slow = fs.faults.Slowdown(node=0, start="20 ms", duration="50 ms", factor=5.0)
     trace = simulate(fs.LocalSGD(period=10**6), 1, compute=fs.Compute(step="10 ms"), faults=[slow], start_skew=0.0)
     # Steps that begin at 20 ms only: 2 fast, 1 of 50 ms, 7 fast.
     assert trace.seconds == pytest.approx(0.14)
@@ -72,7 +72,7 @@ def test_a_crash_ends_a_synchronous_run_and_says_who_was_lost():
             fs.LocalSGD(period=2),
             3,
             compute=fs.Compute(step="10 ms"),
-            faults=[fs.Crash(node=1, at="55 ms")],
+            faults=[fs.faults.Crash(node=1, at="55 ms")],
             record_every=1,
         )
     error = caught.value
@@ -107,7 +107,7 @@ def test_those_who_catch_a_lost_peer_go_on_without_it():
         steps=20,
         compute=fs.Compute(step="10 ms"),
         network=fs.Network(bandwidth="8 Mbit/s", latency="5 ms"),
-        faults=[fs.Crash(node=2, at="100 ms")],
+        faults=[fs.faults.Crash(node=2, at="100 ms")],
         record_every=5,
     )
     assert [node.steps for node in trace.nodes[:2]] == [20, 20]
@@ -196,7 +196,7 @@ def test_learning_goes_on_over_a_thousand_nodes():
             {"nodes": 2, "compute": fs.Compute(step="1 s", stragglers={2: 3.0})},
             "names node 2, but there are nodes 0 to 1",
         ),
-        ({"nodes": 2, "faults": [fs.Crash(node=5, at=1)]}, "names node 5, but there are nodes 0 to 1"),
+        ({"nodes": 2, "faults": [fs.faults.Crash(node=5, at=1)]}, "names node 5, but there are nodes 0 to 1"),
         ({"nodes": 2, "timeout": "soon"}, "simulate.timeout must be a time such as"),
     ],
 )
@@ -214,8 +214,8 @@ def test_bad_arguments_are_refused_in_one_sentence(arguments, sentence):
         (lambda: fs.Compute(step="1 s", stragglers={0: 0}), "Compute.stragglers[0] must be positive, got 0"),
         (lambda: fs.Compute(step="1 s", stragglers=[3]), "must map node numbers to values"),
         (lambda: fs.Compute(step="1 s", pauses=2), "Compute.pauses must be between 0 and 1, got 2"),
-        (lambda: fs.Crash(node=-1, at=0), "Crash.node must be at least 0, got -1"),
-        (lambda: fs.Slowdown(node=0, start=0, duration=1, factor=0), "Slowdown.factor must be positive, got 0"),
+        (lambda: fs.faults.Crash(node=-1, at=0), "Crash.node must be at least 0, got -1"),
+        (lambda: fs.faults.Slowdown(node=0, start=0, duration=1, factor=0), "Slowdown.factor must be positive, got 0"),
         (lambda: fs.simulate(fs.LocalSGD, PROBLEM, nodes=2), "write LocalSGD(...), with parentheses"),
         (lambda: fs.simulate(fs.LocalSGD(period=1), "shakespeare", nodes=2), "simulate.workload must be a workload"),
         (lambda: fs.simulate(PROBLEM, fs.LocalSGD(period=1), nodes=2), "simulate.strategy must be a strategy"),

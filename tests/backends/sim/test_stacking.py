@@ -15,19 +15,23 @@ from flockstep.workloads.convex import Quadratics, Quartics
 PROBLEM = Quadratics(dim=5, noise=1.0, dtype=torch.float64)
 MOMENTUM = partial(torch.optim.SGD, lr=0.05, momentum=0.9, weight_decay=0.01)
 ADAM = partial(torch.optim.Adam, lr=0.05)
-RING = fs.Mixed(topology=fs.Ring(), codec=fs.Raw())
+RING = fs.averages.Mixed(topology=fs.topologies.Ring(), codec=fs.codecs.Raw())
 STRATEGIES = [
     fs.DataParallel(),
-    fs.DataParallel(clip=fs.ClipNorm(max_norm=0.5)),
+    fs.DataParallel(clip=fs.clips.ClipNorm(max_norm=0.5)),
     fs.DataParallel(average=RING),
     fs.LocalSGD(period=4),
     fs.LocalSGD(period=1, average=RING),
-    fs.LocalSGD(period=3, clip=fs.ClipStep(gamma=0.02), average=fs.Mixed(topology=fs.Star(), codec=fs.Raw())),
+    fs.LocalSGD(
+        period=3,
+        clip=fs.clips.ClipStep(gamma=0.02),
+        average=fs.averages.Mixed(topology=fs.topologies.Star(), codec=fs.codecs.Raw()),
+    ),
     fs.CELGC(period=4, gamma=0.02),
     fs.CELGC(period=4),
     fs.SClipEF(),
-    fs.SClipEFNetwork(topology=fs.Exponential()),
-    fs.GTNSGDm(topology=fs.Ring()),
+    fs.SClipEFNetwork(topology=fs.topologies.Exponential()),
+    fs.GTNSGDm(topology=fs.topologies.Ring()),
 ]
 OVER_A_NETWORK = [fs.DataParallel(), fs.LocalSGD(period=4), fs.CELGC(period=3, gamma=0.02), fs.SClipEF()]
 NETWORK = fs.Network(bandwidth="1 Mbit/s", latency="3 ms")
@@ -77,7 +81,7 @@ def test_same_seconds_over_a_network(strategy, compute, size):
 
 
 def test_same_counts_of_what_was_clipped():
-    left, right = both(fs.DataParallel(clip=fs.ClipNorm(max_norm=1e-3)), nodes=3)
+    left, right = both(fs.DataParallel(clip=fs.clips.ClipNorm(max_norm=1e-3)), nodes=3)
     assert [node.counts for node in left.nodes] == [{"clipped": 23}] * 3
     assert_same(left, right)
 
@@ -181,10 +185,10 @@ class Unstacked(Quadratics):
     [
         (fs.Swarm(), PROBLEM, {}, "Swarm does not say that it is row-wise"),
         (Subclass(), PROBLEM, {}, "Subclass does not say"),
-        (fs.LocalSGD(period=2, average=fs.Coded(codec=fs.Cast())), PROBLEM, {}, "Coded does not say"),
-        (fs.SClipEFNetwork(codec=fs.Cast()), PROBLEM, {}, "Cast does not say"),
+        (fs.LocalSGD(period=2, average=fs.averages.Coded(codec=fs.codecs.Cast())), PROBLEM, {}, "Coded does not say"),
+        (fs.SClipEFNetwork(codec=fs.codecs.Cast()), PROBLEM, {}, "Cast does not say"),
         (fs.DataParallel(), Unstacked(dim=5), {}, "Unstacked has no stacked form"),
-        (fs.DataParallel(), PROBLEM, {"faults": [fs.Crash(node=1, at="1 s")]}, "goes wrong on one node"),
+        (fs.DataParallel(), PROBLEM, {"faults": [fs.faults.Crash(node=1, at="1 s")]}, "goes wrong on one node"),
         (fs.DataParallel(), PROBLEM, {"steps": fs.Budget(steps=20)}, "a budget is shared"),
         (fs.DataParallel(), PROBLEM, {"optimizer": partial(OwnOptimizer, lr=0.1)}, "OwnOptimizer may look at more"),
         (fs.SClipEFNetwork(), PROBLEM, {"network": NETWORK}, "mixes with neighbours over a network"),
@@ -243,7 +247,7 @@ def test_one_broken_row_is_not_skipped_for_all():
         def gradient(self, x, drawn):
             return torch.stack([OneBroken(rank).gradient(x[0, rank], None) for rank in range(self.size)])[None]
 
-    clip = fs.LocalSGD(period=100, clip=fs.ClipNorm(max_norm=10.0))
+    clip = fs.LocalSGD(period=100, clip=fs.clips.ClipNorm(max_norm=10.0))
     with pytest.raises(ValueError, match="meets a gradient that is not finite"):
         fs.simulate(clip, OneBroken(), nodes=2, steps=4, engine="stacked")
     trace = fs.simulate(clip, OneBroken(), nodes=2, steps=4)
@@ -254,4 +258,4 @@ def test_one_broken_row_is_not_skipped_for_all():
 def test_every_class_speaks_for_itself():
     assert not_row_wise(fs.CELGC(period=2, gamma=1.0)) is None
     assert not_row_wise(fs.CELGCUpdate(period=2, gamma=1.0)) == "CELGCUpdate"
-    assert not_row_wise(fs.DataParallel(clip=fs.ClipStep(gamma=lambda step: 1.0))) is None
+    assert not_row_wise(fs.DataParallel(clip=fs.clips.ClipStep(gamma=lambda step: 1.0))) is None

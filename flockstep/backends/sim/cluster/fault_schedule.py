@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from flockstep.backends.sim.cluster.faults import Fault, Loss, Partition, Pause
+from flockstep.faults import Fault, MessageLoss, Partition, Pause
 
 Spans = Sequence[tuple[float, float]]
 """From when until just before when, sorted; they may overlap."""
@@ -56,7 +56,7 @@ class MessageLosses:
     """The declared losses of a run."""
 
     def __init__(self, faults: Iterable[Fault], rng: np.random.Generator) -> None:
-        self._declared = [fault for fault in faults if isinstance(fault, Loss)]
+        self._declared = [fault for fault in faults if isinstance(fault, MessageLoss)]
         self._rng = rng
 
     def draw(self, now: float) -> str:

@@ -14,15 +14,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from flockstep.codecs.blocks.blocks import BLOCK
+from flockstep.codecs.codec import Codec, sound
+from flockstep.codecs.lattice.lattice import Plan
+from flockstep.codecs.modular import Modular
+from flockstep.codecs.raw import Raw
+from flockstep.codecs.tail import sparing, with_tail, without_tail
 from flockstep.errors import CodecRange
 from flockstep.message import Message
 from flockstep.node import Node
-from flockstep.parts.codecs.blocks.blocks import BLOCK
-from flockstep.parts.codecs.codec import Codec, sound
-from flockstep.parts.codecs.lattice.lattice import Plan
-from flockstep.parts.codecs.modular import Modular
-from flockstep.parts.codecs.raw import Raw
-from flockstep.parts.codecs.tail import sparing, with_tail, without_tail
 
 _AGAIN, _MENDED = "again", "mended"
 _MARGIN, _FADING = 1.5, 0.9

@@ -12,7 +12,7 @@ from typing import Any
 import numba
 import numpy as np
 
-from flockstep.parts.codecs.blocks.blocks import STRIDE
+from flockstep.codecs.blocks.blocks import STRIDE
 
 compiled = numba.njit(nogil=True, cache=True, error_model="numpy")
 # What stands in place of the call is compiled once more wherever a constant is given.

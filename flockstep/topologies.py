@@ -18,6 +18,8 @@ import numpy.typing as npt
 
 from flockstep import check
 
+__all__ = ["Complete", "Edges", "Exponential", "Hypercube", "Random", "Ring", "Star", "Topology", "Torus"]
+
 
 class Topology(Protocol):
     """Who talks to whom in a round."""

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 from flockstep import check, units
 
+__all__ = ["Crash", "Fault", "MessageLoss", "Partition", "Pause", "Slowdown"]
+
 
 def _span(start: str | float, duration: str | float) -> tuple[float, float]:
     begin = units.seconds(start)
@@ -117,7 +119,7 @@ class Partition:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Loss:
+class MessageLoss:
     """Each ``ask`` comes to nothing with probability ``share``, from ``start`` for ``duration`` (None: to the end).
 
     The asker finds out at its deadline. Half of those lost are lost before the peer's handler ran, half after it: what
@@ -131,9 +133,9 @@ class Loss:
 
     def __post_init__(self) -> None:
         check.fraction(self, "share", self.share)
-        units.seconds(self.start, "Loss.start")
+        units.seconds(self.start, "MessageLoss.start")
         if self.duration is not None:
-            units.seconds(self.duration, "Loss.duration")
+            units.seconds(self.duration, "MessageLoss.duration")
 
     def share_at(self, time: float) -> float:
         """The probability at a moment."""
@@ -141,11 +143,11 @@ class Loss:
         return self.share if start <= time and (self.duration is None or time < end) else 0.0
 
 
-Fault = Crash | Loss | Partition | Pause | Slowdown
+Fault = Crash | MessageLoss | Partition | Pause | Slowdown
 
 
 def named(fault: Fault) -> list[int]:
     """The nodes a fault speaks of, which must exist."""
     if isinstance(fault, Partition):
         return [rank for group in fault.groups for rank in group]
-    return [] if isinstance(fault, Loss) else [fault.node]
+    return [] if isinstance(fault, MessageLoss) else [fault.node]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from flockstep.parts.codecs.blocks.blocks import BLOCK, STRIDE, Blocks
+from flockstep.codecs.blocks.blocks import BLOCK, STRIDE, Blocks
 
 MASK = 0xFFFFFFFF
 

@@ -14,11 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from flockstep.codecs.codec import Codec, finite, sound
+from flockstep.codecs.raw import Raw
 from flockstep.errors import CodecRange
 from flockstep.message import Message
 from flockstep.node import Node
-from flockstep.parts.codecs.codec import Codec, finite, sound
-from flockstep.parts.codecs.raw import Raw
 
 
 def trained_of(v: Tensor, node: Node) -> int:

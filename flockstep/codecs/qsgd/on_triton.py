@@ -10,9 +10,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from flockstep.parts.codecs.blocks.blocks import BLOCK
-from flockstep.parts.codecs.blocks.on_triton import load_codes, rounded, store_codes
-from flockstep.parts.codecs.qsgd.levels import LEAST_SCALE, Plan
+from flockstep.codecs.blocks.blocks import BLOCK
+from flockstep.codecs.blocks.on_triton import load_codes, rounded, store_codes
+from flockstep.codecs.qsgd.levels import LEAST_SCALE, Plan
 
 
 def encode(v: Tensor, seed: int, plan: Plan, scales: Tensor, codes: Tensor) -> bool:

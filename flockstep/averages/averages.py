@@ -11,16 +11,16 @@ import torch
 from torch import Tensor
 
 from flockstep import check
+from flockstep.codecs.codec import Codec
+from flockstep.codecs.coder import coder
+from flockstep.codecs.tail import trained_of, with_tail, without_tail
 from flockstep.flock import Flock
 from flockstep.message import Message
 from flockstep.node import Node
-from flockstep.parts.codecs.codec import Codec
-from flockstep.parts.codecs.coder import coder
-from flockstep.parts.codecs.tail import trained_of, with_tail, without_tail
 from flockstep.parts.gossip_round import gained
 from flockstep.parts.suitability import MEANS, MODELS, codec_for, unsuited
-from flockstep.parts.topologies import Graph, Topology
 from flockstep.strategy import Mean
+from flockstep.topologies import Graph, Topology
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from flockstep.averages.averages import mean_of_chunks
+from flockstep.codecs.codec import Codec
 from flockstep.message import Message
 from flockstep.node import Node
-from flockstep.parts.averages import mean_of_chunks
-from flockstep.parts.codecs.codec import Codec
 from flockstep.parts.suitability import CHANGES, MEANS, codec_for, unsuited
 from flockstep.strategy import Mean
 

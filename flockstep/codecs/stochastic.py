@@ -20,13 +20,13 @@ import torch
 from torch import Tensor
 
 from flockstep import check
+from flockstep.codecs.blocks import engines as engines
+from flockstep.codecs.blocks.blocks import BLOCK
+from flockstep.codecs.blocks.on_torch import in_blocks
+from flockstep.codecs.codec import largest, readable, sound
+from flockstep.codecs.qsgd.levels import LEAST_SCALE, Plan, load
 from flockstep.errors import CodecRange
 from flockstep.message import Message
-from flockstep.parts.codecs.blocks import engines as engines
-from flockstep.parts.codecs.blocks.blocks import BLOCK
-from flockstep.parts.codecs.blocks.on_torch import in_blocks
-from flockstep.parts.codecs.codec import largest, readable, sound
-from flockstep.parts.codecs.qsgd.levels import LEAST_SCALE, Plan, load
 
 
 @dataclass(frozen=True, kw_only=True)

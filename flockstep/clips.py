@@ -22,6 +22,8 @@ from flockstep.node import Node
 from flockstep.parts.clip_thresholds import Threshold, looked
 from flockstep.vector import WIDE, norm
 
+__all__ = ["ClipCoordinates", "ClipNorm", "ClipStep", "NoClip", "SmoothClip"]
+
 
 @dataclass(frozen=True)
 class NoClip:

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from flockstep import check
+from flockstep.codecs.codec import largest, readable, sound
 from flockstep.errors import CodecRange
 from flockstep.message import Message
-from flockstep.parts.codecs.codec import largest, readable, sound
 
 _FORMATS = {"bf16": torch.bfloat16, "fp16": torch.float16}
 

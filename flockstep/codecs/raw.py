@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from flockstep.codecs.codec import finite, readable, sound
 from flockstep.message import Message
-from flockstep.parts.codecs.codec import finite, readable, sound
 
 
 @dataclass(frozen=True, kw_only=True)

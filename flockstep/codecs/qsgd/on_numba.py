@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from flockstep.parts.codecs.blocks.blocks import BLOCK
-from flockstep.parts.codecs.blocks.on_numba import compiled, first_counter, integers, lacking, largest, pack, unpack
-from flockstep.parts.codecs.qsgd.levels import LEAST_SCALE, Plan
+from flockstep.codecs.blocks.blocks import BLOCK
+from flockstep.codecs.blocks.on_numba import compiled, first_counter, integers, lacking, largest, pack, unpack
+from flockstep.codecs.qsgd.levels import LEAST_SCALE, Plan
 
 
 def encode(v: Tensor, seed: int, plan: Plan, scales: Tensor, codes: Tensor) -> bool:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from flockstep.parts.codecs.blocks.blocks import BLOCK
-from flockstep.parts.codecs.blocks.on_torch import MASK, in_blocks, pack, rounded, unpack_in_blocks
-from flockstep.parts.codecs.lattice.lattice import LEAST_EXPONENT, NO_EXPONENT, PRECISION, Plan, weights
+from flockstep.codecs.blocks.blocks import BLOCK
+from flockstep.codecs.blocks.on_torch import MASK, in_blocks, pack, rounded, unpack_in_blocks
+from flockstep.codecs.lattice.lattice import LEAST_EXPONENT, NO_EXPONENT, PRECISION, Plan, weights
 
 
 def encode(v: Tensor, exponents: Tensor, seed: int, plan: Plan, data: Tensor) -> bool:

@@ -9,9 +9,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from flockstep.parts.codecs.blocks.blocks import BLOCK
-from flockstep.parts.codecs.blocks.on_triton import load_codes, rounded, store_codes
-from flockstep.parts.codecs.lattice.lattice import LEAST_EXPONENT, NO_EXPONENT, PRECISION, Plan, weights
+from flockstep.codecs.blocks.blocks import BLOCK
+from flockstep.codecs.blocks.on_triton import load_codes, rounded, store_codes
+from flockstep.codecs.lattice.lattice import LEAST_EXPONENT, NO_EXPONENT, PRECISION, Plan, weights
 
 
 def encode(v: Tensor, exponents: Tensor, seed: int, plan: Plan, data: Tensor) -> bool:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from flockstep.parts.codecs.blocks.on_torch import in_blocks, pack, rounded, unpack_in_blocks
-from flockstep.parts.codecs.qsgd.levels import LEAST_SCALE, Plan
+from flockstep.codecs.blocks.on_torch import in_blocks, pack, rounded, unpack_in_blocks
+from flockstep.codecs.qsgd.levels import LEAST_SCALE, Plan
 
 
 def encode(v: Tensor, seed: int, plan: Plan, scales: Tensor, codes: Tensor) -> bool:

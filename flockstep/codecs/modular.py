@@ -18,13 +18,13 @@ import torch
 from torch import Tensor
 
 from flockstep import check
+from flockstep.codecs.blocks import engines as engines
+from flockstep.codecs.blocks.blocks import BLOCK
+from flockstep.codecs.blocks.on_torch import in_blocks
+from flockstep.codecs.codec import finite, readable
+from flockstep.codecs.lattice.lattice import LEAST_EXPONENT, NO_EXPONENT, PRECISION, Plan, exponents_for, load
 from flockstep.errors import CodecRange
 from flockstep.message import Message
-from flockstep.parts.codecs.blocks import engines as engines
-from flockstep.parts.codecs.blocks.blocks import BLOCK
-from flockstep.parts.codecs.blocks.on_torch import in_blocks
-from flockstep.parts.codecs.codec import finite, readable
-from flockstep.parts.codecs.lattice.lattice import LEAST_EXPONENT, NO_EXPONENT, PRECISION, Plan, exponents_for, load
 from flockstep.parts.suitability import CHANGES, MEANS
 
 

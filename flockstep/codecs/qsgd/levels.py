@@ -17,7 +17,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from flockstep.parts.codecs.blocks.blocks import Blocks
+from flockstep.codecs.blocks.blocks import Blocks
 
 LEAST_SCALE = 2.0**-100
 """What a smaller m counts as, zero too: L / m must be finite in float32."""
@@ -55,5 +55,5 @@ class Engine(Protocol):
 
 def load(name: str) -> Engine:
     """An engine, imported when it is first needed: two of them take a while."""
-    engine: Engine = import_module(f"flockstep.parts.codecs.qsgd.on_{name}")
+    engine: Engine = import_module(f"flockstep.codecs.qsgd.on_{name}")
     return engine

@@ -19,8 +19,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from flockstep.parts.codecs.blocks.blocks import BLOCK, Blocks, mixed
-from flockstep.parts.codecs.blocks.engines import choose
+from flockstep.codecs.blocks.blocks import BLOCK, Blocks, mixed
+from flockstep.codecs.blocks.engines import choose
 
 LEAST_EXPONENT, MOST_EXPONENT = -120, 100
 PRECISION = 22
@@ -75,5 +75,5 @@ class Engine(Protocol):
 
 def load(name: str) -> Engine:
     """An engine, imported when it is first needed: two of them take a while."""
-    engine: Engine = import_module(f"flockstep.parts.codecs.lattice.on_{name}")
+    engine: Engine = import_module(f"flockstep.codecs.lattice.on_{name}")
     return engine

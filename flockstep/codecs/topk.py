@@ -20,9 +20,9 @@ import torch
 from torch import Tensor
 
 from flockstep import check
+from flockstep.codecs.codec import finite, readable, sound
 from flockstep.errors import CodecRange
 from flockstep.message import Message
-from flockstep.parts.codecs.codec import finite, readable, sound
 from flockstep.parts.suitability import MODELS
 
 _MOST_COORDINATES = 2**31 - 1
