@@ -57,7 +57,7 @@ class Budget:
         """How many steps each of so many equal nodes takes."""
         return -(-self.total // (size * self.each))
 
-    def told(self, *, together: bool) -> str:
+    def describe(self, *, together: bool) -> str:
         """What nodes must have in common: to stay in step, the batch as well."""
         unit = "steps" if self.samples is None else "samples"
         return f"{self.total} {unit} in all" + (f", {self.each} a step" if together else "")

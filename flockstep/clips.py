@@ -140,10 +140,10 @@ def capped(gamma: float | Callable[[int], float] | UsualCap, g: Tensor, node: No
     if isinstance(gamma, UsualCap):
         length = node.step_length(g, initial=True)
         return scaled_to(gamma.cap(length), g, length, node)
-    told = Threshold(owner, "gamma", "steps")
+    measured = Threshold(owner, "gamma", "steps")
     if callable(gamma):
-        return scaled_to(gamma(node.step_count - 1), g, node.step_length(g), node, told)
-    return scaled_to(gamma, g, node.step_length(g, initial=True), node, told)
+        return scaled_to(gamma(node.step_count - 1), g, node.step_length(g), node, measured)
+    return scaled_to(gamma, g, node.step_length(g, initial=True), node, measured)
 
 
 def scaled_to(
@@ -154,14 +154,14 @@ def scaled_to(
         return _scaled_unseen(cap, g, length, node, threshold)
     if length.numel() > 1:
         return _scaled_unseen(cap, g, length, node, threshold) if bool(length.isfinite().all()) else None
-    told, cap = float(length), float(cap)
-    if not math.isfinite(told):
+    measured, cap = float(length), float(cap)
+    if not math.isfinite(measured):
         return None
     if threshold is not None:
-        looked(node, threshold, told, told > cap)
-    if told > cap:
+        looked(node, threshold, measured, measured > cap)
+    if measured > cap:
         node.count("clipped")
-        g *= cap / told
+        g *= cap / measured
     return g
 
 

@@ -43,8 +43,8 @@ class FlockstepError(RuntimeError):
         return f"{type(self).__name__}{when}: {self.message}"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        told = (type(self), self.message, self.rank, self.time, self.channel, self.round)
-        return _rebuild, told, {"__notes__": self.__notes__} if hasattr(self, "__notes__") else None
+        arguments = (type(self), self.message, self.rank, self.time, self.channel, self.round)
+        return _rebuild, arguments, {"__notes__": self.__notes__} if hasattr(self, "__notes__") else None
 
 
 def _rebuild(

@@ -107,8 +107,8 @@ def join(
     ddp = model.register_forward_pre_hook(requirements.refuse_ddp)
     requirements.joined.add(model)
     try:
-        told = describe(strategy) + (f" for {budget.told(together=not node.one_sided)}" if budget else "")
-        _enter(seat, node, told, strategy, resume)
+        description = describe(strategy) + (f" for {budget.describe(together=not node.one_sided)}" if budget else "")
+        _enter(seat, node, description, strategy, resume)
         with _hooked(node, optimizers, strategy, saves, _scalars(board, node)):
             node.start_computing()
             yield node
@@ -130,12 +130,14 @@ def join(
         flat.release()
 
 
-def _enter(seat: place.Place, node: JoinedNode, told: str, strategy: Strategy, resume: str | Path | None) -> None:
-    if seat.admit(node, told):
+def _enter(
+    seat: place.Place, node: JoinedNode, description: str, strategy: Strategy, resume: str | Path | None
+) -> None:
+    if seat.admit(node, description):
         if resume is not None:
             checkpoint.load_own(node, Path(resume))
     else:
-        node.driver.call(initial_sync.compare(node, told))
+        node.driver.call(initial_sync.compare(node, description))
         if resume is None or not node.driver.call(checkpoint.load(node, Path(resume))):
             node.driver.call(initial_sync.take_weights_of_node_0(node))
     node.flat.push()

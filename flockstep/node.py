@@ -4,7 +4,7 @@
  2. Messages are copied when sent; what a verb returns is yours.
  3. Handlers are plain functions; two handlers of one node never run at once; the node itself does not stop for them.
     What both change, the node changes inside ``with node.undisturbed()``.
- 4. Asking a topic nobody answers yet waits (to a deadline); asking a dead peer raises LostPeer.
+ 4. Asking a topic without a handler yet waits (to a deadline); asking a dead peer raises LostPeer.
  5. A node goes on answering after its ``run`` returned, until all have. Nodes leave together.
  6. An exception in any task ends the run and carries rank and time. Nothing is caught and stepped over.
  7. Separate random streams per node for data, codec and clock: the hardware must not change the numbers.
@@ -240,8 +240,8 @@ def mean_of(vectors: Sequence[Tensor], channel: str, round: int) -> Tensor:
     first = vectors[0]
     for rank, v in enumerate(vectors):
         if v.shape != first.shape or v.dtype != first.dtype:
-            told = [f"{tuple(each.shape)} of {each.dtype}" for each in (first, v)]
-            raise unlike(0, told[0], rank, told[1], channel=channel, round=round)
+            shapes = [f"{tuple(each.shape)} of {each.dtype}" for each in (first, v)]
+            raise unlike(0, shapes[0], rank, shapes[1], channel=channel, round=round)
     if len(vectors) > 1:
         wide = torch.promote_types(first.dtype, torch.float32)
         base = first.to(wide)

@@ -63,5 +63,5 @@ def describe(part: object) -> str:
         # Python's own repr of an object holds an address, which two processes would take for a difference.
         named = f"{type(part).__name__}()" if type(part).__repr__ is object.__repr__ else repr(part)
         return str(getattr(part, "__name__", None) or named)
-    told = [(f.name, getattr(part, f.name)) for f in fields(part) if getattr(part, f.name) != f.default]
-    return f"{type(part).__name__}({', '.join(f'{name}={describe(value)}' for name, value in told)})"
+    changed = [(f.name, getattr(part, f.name)) for f in fields(part) if getattr(part, f.name) != f.default]
+    return f"{type(part).__name__}({', '.join(f'{name}={describe(value)}' for name, value in changed)})"

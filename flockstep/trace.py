@@ -166,7 +166,7 @@ class Trace:
         timeline = None if data.get("timeline") is None else Timeline.from_plain(data["timeline"])
         return cls(data["strategy"], rows, [NodeReport(**node) for node in data["nodes"]], {}, timeline=timeline)
 
-    def told(self) -> Timeline:
+    def kept_timeline(self) -> Timeline:
         """The timeline; ValueError where none was kept."""
         if self.timeline is None:
             raise ValueError("this run kept no timeline\n  ask for one: simulate(..., timeline=True), or launch")

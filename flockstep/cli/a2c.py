@@ -181,8 +181,8 @@ def _tell(model: HSA2C, env: str, name: Path, saved: Path, film: Path | None, ep
         soft_wrap=True,
     )
     if episodes:
-        told = f"Evaluation: {model.evaluate(episodes, seed=model.seed)}, each with its likeliest actions{solved}"
-        console.print(told, markup=False, soft_wrap=True)
+        line = f"Evaluation: {model.evaluate(episodes, seed=model.seed)}, each with its likeliest actions{solved}"
+        console.print(line, markup=False, soft_wrap=True)
     paths = {
         "Picture": curves.picture(model.history, name.with_name(f"{name.name}.png"), f"HSA2C on {env}", threshold),
         "Rows": curves.table(model.history, name.with_name(f"{name.name}.csv")),

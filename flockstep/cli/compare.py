@@ -167,8 +167,8 @@ def _command(file: str | None, words: Sequence[str], typed: Mapping[str, Any]) -
 def _searched(comparison: Comparison, out: Path, *, fresh: bool, workers: int) -> Comparison:
     """The comparison with each strategy's best rate, found and told."""
     console = consoles.messages()
-    told = ", ".join(f"{rate:g}" for rate in comparison.rates)
-    console.print(f"First every strategy once with each of the learning rates {told}.", markup=False, soft_wrap=True)
+    rates = ", ".join(f"{rate:g}" for rate in comparison.rates)
+    console.print(f"First every strategy once with each of the learning rates {rates}.", markup=False, soft_wrap=True)
     found = _run(search.trials(comparison), out / search.FOLDER, fresh=fresh, workers=workers)
     chosen = search.decided(comparison, found)
     for line in chosen.search:
@@ -205,7 +205,7 @@ def _tell(results: Results, comparison: Comparison, out: Path) -> Path:
     console, goal = consoles.results(), target_of(results)
     lines = summaries(results, goal)
     seeds = f"{len(comparison.seeds)} seed{'s' * (len(comparison.seeds) > 1)}"
-    title = f"{comparison.workload} on {comparison.cluster.told()}; {seeds}"
+    title = f"{comparison.workload} on {comparison.cluster.describe()}; {seeds}"
     console.print(compare_table.table(lines, goal, title))
     for line in lines:
         for seed, failure in line.failures:

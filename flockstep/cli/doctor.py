@@ -149,7 +149,7 @@ class _Sheet:
     def deadlines(self, limits: Limits) -> None:
         """All that follows from the one timeout."""
         self._say(Text(f"Deadlines, all from --timeout {units.show_seconds(limits.timeout)}", style="bold"))
-        for name, seconds in limits.told().items():
+        for name, seconds in limits.by_name().items():
             self._say(Text(f"{'':<11}{name:<28}{units.show_seconds(seconds):>10}"))
 
     def total(self) -> int:

@@ -77,11 +77,11 @@ def create(folder: Folder, nodes: Nodes, days: Days = 365, debug: options.Debug 
     """Make keys, or those that are missing."""
     with consoles.plain_errors(debug=debug):
         made = keys.create(folder, nodes, days=days)
-        told = (
+        line = (
             f"Made keys of {nodes_named(made)} in {folder}." if made else f"{folder} has keys of all {nodes} already."
         )
         copy = f"Copy each node's folder to its machine, and {folder / 'authority'} to none."
-        consoles.results().print(f"{told}\n{copy}", markup=False, soft_wrap=True)
+        consoles.results().print(f"{line}\n{copy}", markup=False, soft_wrap=True)
 
 
 @app.command("show", help=SHOW_HELP)

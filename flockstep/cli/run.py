@@ -82,7 +82,7 @@ KeysFolder = Annotated[
     Path | None, typer.Option("--keys", help="Folder of `flockstep keys create`, or this machine's part of it.")
 ]
 Host = Annotated[str | None, typer.Option("--host", help="Address that mailboxes listen on and are reached at.")]
-Port = Annotated[int | None, typer.Option("--port", help="Port of the first node's mailbox; the next has the next.")]
+Port = Annotated[int | None, typer.Option("--port", help="Node i listens on PORT + i.")]
 Insecure = Annotated[bool, typer.Option("--insecure", help="Let mailboxes listen beyond this machine without keys.")]
 Timeout = Annotated[str | None, typer.Option("--timeout", help="How long any wait may last, such as '30 s'.")]
 Watch = Annotated[bool, typer.Option("--watch", help="Serve a page of the run on this machine while it goes on.")]
@@ -214,7 +214,7 @@ def _launch(command: Sequence[str], processes: int, machines: int, restarts: int
             elastic_launch(config, sys.executable)("-u", *untouched)
         except ChildFailedError as error:
             rank, failure = error.get_first_failure()
-            return _told(rank, failure.pid, failure.exitcode)
+            return _report_failure(rank, failure.pid, failure.exitcode)
         except SignalException as error:
             if error.sigval == signal.SIGINT:
                 raise KeyboardInterrupt from None
@@ -223,7 +223,7 @@ def _launch(command: Sequence[str], processes: int, machines: int, restarts: int
     return 0
 
 
-def _told(rank: int, pid: int, code: int) -> int:
+def _report_failure(rank: int, pid: int, code: int) -> int:
     consoles.complain(f"Node {rank} (process {pid}) {supervise.how(code)}; the others were stopped.")
     # As a shell tells of a process that a signal ended.
     return 128 - code if code < 0 else code

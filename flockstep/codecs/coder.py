@@ -86,7 +86,7 @@ class Coder:
 
     def mend(self, v: Tensor, message: Message, request: Message) -> Message:
         """The message again, with what could not be read."""
-        raise NotImplementedError(f"nobody asks again for a message of {message.codec}")
+        raise NotImplementedError(f"a message of {message.codec} is never asked for again")
 
     def exact(self, v: Tensor) -> Message:
         """The vector itself, for one who cannot read it otherwise."""

@@ -53,8 +53,8 @@ class Modular:
 
     unbiased: ClassVar[bool] = True
     unsuited: ClassVar[dict[str, str]] = {
-        CHANGES: "it codes what lies near a vector that the receiver has, and nobody has one near a change",
-        MEANS: "a receiver too far away must be able to ask again, and in a mean of all nodes nobody can",
+        CHANGES: "it codes what lies near a vector that the receiver has, and no receiver has one near a change",
+        MEANS: "a receiver too far away must be able to ask again, which a mean of all nodes does not allow",
     }
 
     def __post_init__(self) -> None:

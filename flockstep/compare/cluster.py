@@ -68,7 +68,7 @@ class Cluster:
             "faults": [f"{kind} {text}" for kind in _FAULTS for text in getattr(self, kind)],
         }
 
-    def told(self) -> str:
+    def describe(self) -> str:
         """In words, for a title."""
         return (
             f"{self.nodes} virtual nodes, {self.link} links, {self.latency} latency, {self.step_time} per gradient"
@@ -99,7 +99,7 @@ class RealCluster:
         """As ``plan.json`` has it."""
         return {"nodes": self.nodes, "link": self.link, "links": self.links}
 
-    def told(self) -> str:
+    def describe(self) -> str:
         """In words, for a title."""
         return f"{self.nodes} real processes, {self.links}"
 

@@ -44,7 +44,7 @@ class Entry:
         """The strategy itself."""
         return parse.strategy(self.text)
 
-    def told(self) -> str:
+    def describe(self) -> str:
         """The strategy as one would write it."""
         return describe(self.strategy())
 
@@ -52,7 +52,7 @@ class Entry:
         """The optimizer, as one would write it."""
         if self.optimizer is None or self.lr is None:
             return "its own"
-        return self.optimizer.told(self.lr)
+        return self.optimizer.describe(self.lr)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,10 +100,10 @@ class Comparison:
     @property
     def labels(self) -> list[str]:
         """A name for each strategy, as short as tells them apart."""
-        short = [entry.told().partition("(")[0] for entry in self.entries]
-        told = [entry.told() for entry in self.entries]
-        full = [f"{entry.told()} with {entry.steps_with()}" for entry in self.entries]
-        labels = [entry.label or _first_unique(i, short, told, full) for i, entry in enumerate(self.entries)]
+        short = [entry.describe().partition("(")[0] for entry in self.entries]
+        whole = [entry.describe() for entry in self.entries]
+        full = [f"{entry.describe()} with {entry.steps_with()}" for entry in self.entries]
+        labels = [entry.label or _first_unique(i, short, whole, full) for i, entry in enumerate(self.entries)]
         twice = [label for label, count in Counter(labels).items() if count > 1]
         if twice:
             raise ValueError(f"{twice[0]} is named twice; what is compared must differ, or have a label of its own")
@@ -121,7 +121,7 @@ class Comparison:
             versions=versions(),
             workload=self.workload,
             cluster=self.cluster.record(),
-            strategies=[entry.told() for entry in self.entries],
+            strategies=[entry.describe() for entry in self.entries],
             labels=self.labels,
             optimizers=[entry.steps_with() for entry in self.entries],
             seeds=list(self.seeds),
@@ -155,14 +155,14 @@ _FREE = ("command", "target", "seeds", "labels", "strategies", "optimizers", "se
 
 def check_continues(new: Record, old: Record, out: Path) -> None:
     """ValueError where a folder holds another comparison than the one that is to go on in it."""
-    told = {name: (getattr(old, name), getattr(new, name)) for name in vars(new) if name not in _FREE}
+    differing = {name: (getattr(old, name), getattr(new, name)) for name in vars(new) if name not in _FREE}
     for name, pairs in (
         ("strategies", (old.strategies, new.strategies)),
         ("optimizers", (old.optimizers, new.optimizers)),
     ):
         common = min(len(pairs[0]), len(pairs[1]))
-        told[name] = (pairs[0][:common], pairs[1][:common])
-    for name, (before, now) in told.items():
+        differing[name] = (pairs[0][:common], pairs[1][:common])
+    for name, (before, now) in differing.items():
         if before != now:
             raise ValueError(
                 f"{out} holds another comparison, with {name} {_short(before)} and not {_short(now)}\n"

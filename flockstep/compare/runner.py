@@ -134,9 +134,9 @@ class _Pool:
         elif kind == "warning":
             self._listener.warn(run, *words)
         elif kind == "mistake":
-            told = fs.NodeFailed(f"{self._plan.labels[run.index]} with seed {run.seed}: {words[0]}")
-            told.add_note(words[1])
-            raise told
+            message = fs.NodeFailed(f"{self._plan.labels[run.index]} with seed {run.seed}: {words[0]}")
+            message.add_note(words[1])
+            raise message
 
     def _bury(self, run: Run, code: int | None) -> None:
         outcome = finished(self._out, self._plan, run.index, run.seed)
@@ -165,8 +165,8 @@ def _work(comparison: Comparison, run: Run, out: Path, line: Connection) -> None
         for sentence in dict.fromkeys(str(each.message) for each in caught):
             say("warning", sentence)
     except Exception as error:
-        told = error.message if isinstance(error, fs.FlockstepError) else f"{type(error).__name__}: {error}"
-        say("mistake", told, traceback.format_exc())
+        message = error.message if isinstance(error, fs.FlockstepError) else f"{type(error).__name__}: {error}"
+        say("mistake", message, traceback.format_exc())
     line.close()
 
 

@@ -28,16 +28,16 @@ def perform(comparison: Comparison, index: int, seed: int, path: Path, on_row: O
     with RunWriter(path, optimizer=entry.steps_with()) as writer:
         rows: list[Row] = []
 
-        def told(row: Row) -> None:
+        def record(row: Row) -> None:
             rows.append(row)
             writer.row(row)
             on_row(row)
 
-        trace, failure = _tried(comparison, entry, seed, rows, told, start)
+        trace, failure = _tried(comparison, entry, seed, rows, record, start)
         # A loop of the user's own tells its rows at the end.
         for row in trace.rows[len(rows) :]:
-            told(row)
-        trace.strategy = entry.told()
+            record(row)
+        trace.strategy = entry.describe()
         writer.done(trace, failure)
 
 

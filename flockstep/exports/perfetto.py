@@ -19,7 +19,7 @@ Event = dict[str, Any]
 
 def write(trace: Trace, path: Path) -> None:
     """Write a trace whose timeline was kept."""
-    timeline = trace.told()
+    timeline = trace.kept_timeline()
     events = [*_nodes(trace), *_slices(timeline), *_counters(trace)]
     about = {
         "strategy": trace.strategy,

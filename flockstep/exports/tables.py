@@ -54,11 +54,11 @@ def _nodes(trace: Trace) -> Table:
 
 
 def _spans(trace: Trace) -> Table:
-    return list(Span._fields), [tuple(span) for span in trace.told().spans]
+    return list(Span._fields), [tuple(span) for span in trace.kept_timeline().spans]
 
 
 def _sent(trace: Trace) -> Table:
-    return ["sender", "receiver", "bytes"], [(*pair, nbytes) for pair, nbytes in trace.told().sent.items()]
+    return ["sender", "receiver", "bytes"], [(*pair, nbytes) for pair, nbytes in trace.kept_timeline().sent.items()]
 
 
 _TABLES: dict[str, Callable[[Trace], Table]] = {"rows": _rows, "nodes": _nodes, "spans": _spans, "sent": _sent}

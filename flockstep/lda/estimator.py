@@ -238,13 +238,13 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
     def exp_dirichlet_component_(self) -> NDArray[Any]:
         """exp(E[log beta]) of topics by words."""
         components = self.components_
-        told = components.astype(np.float64)
-        return np.asarray(np.exp(psi(told) - psi(told.sum(axis=1, keepdims=True))), components.dtype)
+        as_given = components.astype(np.float64)
+        return np.asarray(np.exp(psi(as_given) - psi(as_given.sum(axis=1, keepdims=True))), components.dtype)
 
     @property
     def doc_topic_prior_(self) -> float | NDArray[np.float32]:
         """One number, or one for each topic."""
-        return self._prior.told()
+        return self._prior.as_given()
 
     @property
     def topic_word_prior_(self) -> float:

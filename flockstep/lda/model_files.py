@@ -30,7 +30,7 @@ from flockstep.lda.words import words_of
 _FORMAT, _VERSION = "flockstep.lda", 3
 _PLAIN, _TENSORS, _WORDS = "model.json", "model.safetensors", "vocabulary.txt"
 _PIECE = 2**20
-_TOLD = {"topics", "words", "settings", "learned", "prior", "word_prior", "random", "named", "text", "checksums"}
+_REQUIRED = {"topics", "words", "settings", "learned", "prior", "word_prior", "random", "named", "text", "checksums"}
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def save(
     if words is not None:
         new[_WORDS].write_bytes(_lines(words))
     settings, left_out = _plain_only(model.get_params(deep=False))
-    told = {
+    parsed = {
         "format": _FORMAT,
         "version": _VERSION,
         "made_with": {name: metadata.version(name) for name in ("flockstep", "numpy", "scikit-learn")},
@@ -82,7 +82,7 @@ def save(
         "text": None if text is None else dict(text),
         "checksums": {name: _checksum(path) for name, path in new.items() if name != _PLAIN},
     }
-    new[_PLAIN].write_text(json.dumps(told, indent=1) + "\n", encoding="utf8")
+    new[_PLAIN].write_text(json.dumps(parsed, indent=1) + "\n", encoding="utf8")
     # Tensors are written for their owner alone; a model is for whoever may read the folder's other files.
     new[_TENSORS].chmod(new[_PLAIN].stat().st_mode)
     for name, path in new.items():
@@ -98,8 +98,8 @@ def load(folder: str | Path) -> LDA:
 def read(folder: str | Path) -> Saved:
     """All that a folder holds; whatever is missing, damaged or another program's is an error that names the file."""
     folder = Path(folder)
-    told = _told(folder)
-    for name, expected in told["checksums"].items():
+    parsed = _parsed(folder)
+    for name, expected in parsed["checksums"].items():
         path = folder / name
         if not path.is_file():
             raise ValueError(f"{path} is missing, though {_PLAIN} beside it names it")
@@ -107,54 +107,54 @@ def read(folder: str | Path) -> Saved:
             raise ValueError(
                 f"{path} is damaged, or belongs to another model: it is not what {_PLAIN} was written with"
             )
-    words = (folder / _WORDS).read_bytes().decode("utf8").split("\n")[:-1] if _WORDS in told["checksums"] else None
-    if words is not None and len(words) != told["words"]:
-        raise ValueError(f"{folder / _WORDS} has {len(words)} words, but the model {told['words']}")
-    return Saved(_rebuilt(folder, told, words), words, told["text"])
+    words = (folder / _WORDS).read_bytes().decode("utf8").split("\n")[:-1] if _WORDS in parsed["checksums"] else None
+    if words is not None and len(words) != parsed["words"]:
+        raise ValueError(f"{folder / _WORDS} has {len(words)} words, but the model {parsed['words']}")
+    return Saved(_rebuilt(folder, parsed, words), words, parsed["text"])
 
 
-def _told(folder: Path) -> dict[str, Any]:
+def _parsed(folder: Path) -> dict[str, Any]:
     path = folder / _PLAIN
     if not path.is_file():
         raise ValueError(f"there is no topic model in {folder}: it has no {_PLAIN}")
     try:
-        told = json.loads(path.read_bytes())
+        parsed = json.loads(path.read_bytes())
     except ValueError as error:
         raise ValueError(f"{path} is damaged: {error}") from None
-    if not isinstance(told, dict) or told.get("format") != _FORMAT:
+    if not isinstance(parsed, dict) or parsed.get("format") != _FORMAT:
         raise ValueError(f"{path} is not the file of a topic model of ours")
-    if told.get("version") != _VERSION:
-        raise ValueError(f"{path} has version {told.get('version')!r} of the format; this flockstep reads {_VERSION}")
-    missing = _TOLD - set(told)
-    if missing or _TENSORS not in told["checksums"]:
+    if parsed.get("version") != _VERSION:
+        raise ValueError(f"{path} has version {parsed.get('version')!r} of the format; this flockstep reads {_VERSION}")
+    missing = _REQUIRED - set(parsed)
+    if missing or _TENSORS not in parsed["checksums"]:
         raise ValueError(f"{path} is damaged: it lacks {', '.join(sorted(missing)) or _TENSORS}")
-    return told
+    return parsed
 
 
-def _rebuilt(folder: Path, told: dict[str, Any], words: list[str] | None) -> LDA:
+def _rebuilt(folder: Path, parsed: dict[str, Any], words: list[str] | None) -> LDA:
     try:
-        model = LDA(**told["settings"])
+        model = LDA(**parsed["settings"])
     except TypeError as error:
         raise ValueError(f"{folder / _PLAIN} has settings that this flockstep does not know: {error}") from None
-    arrays = _arrays(folder / _TENSORS, topics=told["topics"], words=told["words"])
-    for name, value in told["learned"].items():
+    arrays = _arrays(folder / _TENSORS, topics=parsed["topics"], words=parsed["words"])
+    for name, value in parsed["learned"].items():
         setattr(model, name, value)
-    of_words = told["word_prior"]
+    of_words = parsed["word_prior"]
     model._word_prior = WordPrior(of_words["now"], learned=bool(of_words["learned"]))
     model._word_prior.seen = float(of_words["seen"])
     topics = Topics(arrays.pop("rows"), prior=of_words["now"], objective=model.objective)
     topics.totals = arrays.pop("totals")
     model.topics_ = topics
-    model._prior = MixturePrior(arrays.pop("alpha"), learned=bool(told["prior"]["learned"]))
-    model._prior.seen, model._prior.fresh = int(told["prior"]["seen"]), int(told["prior"]["fresh"])
+    model._prior = MixturePrior(arrays.pop("alpha"), learned=bool(parsed["prior"]["learned"]))
+    model._prior.seen, model._prior.fresh = int(parsed["prior"]["seen"]), int(parsed["prior"]["fresh"])
     model._prior.look_at(arrays)
     for name, array in arrays.items():
         setattr(model, name, array)
-    for name, state in told["random"].items():
+    for name, state in parsed["random"].items():
         generator = np.random.default_rng()
         generator.bit_generator.state = state
         setattr(model, name, generator)
-    if told["named"]:
+    if parsed["named"]:
         model.feature_names_in_ = np.array(words, dtype=object)
     return model
 

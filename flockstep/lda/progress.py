@@ -41,7 +41,7 @@ class Watch:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._bar.stop()
 
-    def told(self, count: int) -> None:
+    def on_documents(self, count: int) -> None:
         """So many more documents were learned from."""
         self.done += count
         pace = self.done / max(1e-9, time.monotonic() - self._began)
@@ -61,9 +61,9 @@ def compile_loops(*, shown: bool) -> float:
         _run_once()
     seconds = time.monotonic() - began
     if _misses() > misses:
-        told = f"compiled the inner loops in {seconds:.1f} s, cached from now on"
-        console.print(told)
-        log.info(told)
+        on_documents = f"compiled the inner loops in {seconds:.1f} s, cached from now on"
+        console.print(on_documents)
+        log.info(on_documents)
     return seconds
 
 

@@ -170,7 +170,7 @@ class Journal(Timeline):
         with self._lock:
             spans, self.spans = self.spans, []
             sent, self._unwritten = self._unwritten, {}
-            told, self._pending = self._pending, []
+            pending, self._pending = self._pending, []
             to, self._to, shift = self._to, None, self._shift
         beat: dict[str, Any] = {"t": self._now()}
         if spans:
@@ -185,14 +185,14 @@ class Journal(Timeline):
             beat["steps"] = self._steps = steps
         if len(beat) > 1 or beat["t"] - self._spoke >= SIGN_OF_LIFE:
             self._spoke = beat["t"]
-            told.append(beat)
-        return told
+            pending.append(beat)
+        return pending
 
-    def _put(self, told: list[dict[str, Any]]) -> None:
+    def _put(self, pending: list[dict[str, Any]]) -> None:
         """Append in one write, so that a reader sees whole lines but for the moment of it."""
-        if not told:
+        if not pending:
             return
-        data = lines.encode(told)
+        data = lines.encode(pending)
         try:
             lines.write(self._file, data)
             self._size += len(data)

@@ -16,9 +16,9 @@ Line = dict[str, Any]
 _SPANS, _ROWS, _GRAIN = 4096, 2048, 0.1
 
 
-def encode(told: Iterable[Line]) -> bytes:
+def encode(lines: Iterable[Line]) -> bytes:
     """One line each."""
-    return b"".join(json.dumps(line, separators=(",", ":")).encode() + b"\n" for line in told)
+    return b"".join(json.dumps(line, separators=(",", ":")).encode() + b"\n" for line in lines)
 
 
 def decode(data: bytes) -> list[Line]:
@@ -26,11 +26,11 @@ def decode(data: bytes) -> list[Line]:
     made = []
     for line in data.split(b"\n"):
         try:
-            told = json.loads(line)
+            parsed = json.loads(line)
         except ValueError:
             continue
-        if isinstance(told, dict):
-            made.append(told)
+        if isinstance(parsed, dict):
+            made.append(parsed)
     return made
 
 
@@ -78,6 +78,6 @@ def _merged(old: list[Line]) -> list[Line]:
         "sent": [[peer, nbytes, when] for peer, (nbytes, when) in sent.items()],
     }
     for name in ("steps", "to"):
-        if told := [beat[name] for beat in beats if name in beat]:
-            merged[name] = told[-1]
+        if values := [beat[name] for beat in beats if name in beat]:
+            merged[name] = values[-1]
     return [*rows, *peers, merged]

@@ -65,13 +65,13 @@ class Server:
 
     def answer(self, window: float | None, known: str) -> bytes:
         """The state as JSON, with a mark of it; nothing where the page knows it already."""
-        told = self.state(window)
+        shown = self.state(window)
         with self._reading:
             self._asked = time.monotonic()
             self._reading.notify_all()
-        text = json.dumps(told)
+        text = json.dumps(shown)
         mark = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
-        return b"" if mark == known else json.dumps({"mark": mark, **told}).encode()
+        return b"" if mark == known else json.dumps({"mark": mark, **shown}).encode()
 
     def __enter__(self) -> Server:
         self._thread.start()

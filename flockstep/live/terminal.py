@@ -41,13 +41,13 @@ def _is_news(node: dict[str, Any]) -> bool:
 
 
 def _cells(node: dict[str, Any]) -> list[RenderableType]:
-    told = Text(node["state"].upper() if node["state"] in (GONE, FAILED) else node["state"], _STYLES[node["state"]])
+    state = Text(node["state"].upper() if node["state"] in (GONE, FAILED) else node["state"], _STYLES[node["state"]])
     name = str(node["rank"]) + (f" (life {node['incarnation'] + 1})" if node["incarnation"] else "")
     if node["state"] == AWAITED:
-        return [name, told]
+        return [name, state]
     return [
         name,
-        told,
+        state,
         str(node["steps"]),
         f"{node['rate']:.3g}",
         "" if node["loss"] is None else f"{node['loss']:.3g}",

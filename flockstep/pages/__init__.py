@@ -33,9 +33,9 @@ def fill(template: str, parts: Mapping[str, str]) -> str:
     return re.sub(r"@@([A-Z]+)@@", lambda place: parts[place.group(1)], template)
 
 
-def as_script(told: Mapping[str, Any]) -> str:
+def as_script(data: Mapping[str, Any]) -> str:
     """JSON in which no word can end the script it stands in."""
-    text = json.dumps(told, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
+    text = json.dumps(data, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 

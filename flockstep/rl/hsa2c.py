@@ -214,7 +214,7 @@ class HSA2C:
                 if self.board is not None:
                     self.board(row)
                 # Whoever ended it has had their last row, though other threads have something left to report.
-                answers = [told(row) for told in callbacks] if wanted else []
+                answers = [call(row) for call in callbacks] if wanted else []
                 wanted = wanted and all(answer is not False for answer in answers)
                 return wanted
 

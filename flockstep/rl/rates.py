@@ -69,9 +69,9 @@ def to_json(rate: Rate) -> float | dict[str, Any] | None:
     return None if callable(rate) else rate
 
 
-def from_json(told: float | Mapping[str, Any]) -> float | Constant | Linear:
+def from_json(parsed: float | Mapping[str, Any]) -> float | Constant | Linear:
     """The opposite."""
-    if isinstance(told, Mapping):
-        numbers = {name: value for name, value in told.items() if name != "kind"}
-        return KINDS[told["kind"]](**numbers)
-    return told
+    if isinstance(parsed, Mapping):
+        numbers = {name: value for name, value in parsed.items() if name != "kind"}
+        return KINDS[parsed["kind"]](**numbers)
+    return parsed

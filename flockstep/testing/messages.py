@@ -60,7 +60,7 @@ class HandlersTakeTurns(Law):
 
 
 class EarlyQuestionsWait(Law):
-    """Asking a topic nobody answers yet waits until somebody does."""
+    """Asking a topic without a handler yet waits until somebody does."""
 
     async def run(self, node: Node) -> None:
         if node.rank == 0:

@@ -23,7 +23,7 @@ class OptimizerName(StrEnum):
             return partial(torch.optim.AdamW, lr=lr)
         return partial(torch.optim.SGD, lr=lr, momentum=0.9 if self is OptimizerName.momentum else 0.0)
 
-    def told(self, lr: float) -> str:
+    def describe(self, lr: float) -> str:
         """As one would write it."""
         name = "AdamW" if self is OptimizerName.adamw else "SGD"
         return f"{name}(lr={lr:g}{', momentum=0.9' if self is OptimizerName.momentum else ''})"

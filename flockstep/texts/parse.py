@@ -109,8 +109,8 @@ class Language:
         try:
             return ast.literal_eval(tree)
         except (ValueError, TypeError, RecursionError, MemoryError) as error:
-            told = f"cannot read the value {ast.unparse(tree)!r}"
-            raise ValueError(f"{told}; values are numbers, text in quotes, True, False and None") from error
+            message = f"cannot read the value {ast.unparse(tree)!r}"
+            raise ValueError(f"{message}; values are numbers, text in quotes, True, False and None") from error
 
     def _unknown(self, name: str, known: Mapping[str, Any]) -> str:
         if known is self.names:

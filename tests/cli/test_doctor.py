@@ -130,7 +130,7 @@ def test_this_machine_and_all_deadlines():
     assert list(told.sections["This machine"]) == ["versions", "own name", "own address", "mailbox", "open files"]
     assert "torch" in told.sections["This machine"]["versions"][1]
     assert "Deadlines, all from --timeout 12 s" in told.text
-    for name, seconds in Limits(12).told().items():
+    for name, seconds in Limits(12).by_name().items():
         assert re.search(rf"^ +{name} +{seconds:g} s$", told.text, re.MULTILINE)
     assert re.search(r"^5 checks, 0 failed, \d warnings?\.$", told.text, re.MULTILINE)
 
@@ -272,7 +272,7 @@ def test_without_keys_for_others_only_when_told_and_with_a_warning():
     mark, seen, fix = told.there["both ways"]
     assert mark == "warning"
     assert "it reaches this machine at" in seen
-    assert "whoever reaches it can read and change the model" in seen
+    assert "every machine that reaches it can read and change the model" in seen
     assert "--keys DIR" in fix
 
 
@@ -324,7 +324,7 @@ def free_port():
 def test_a_dead_port():
     port = free_port()
     examine(f"127.0.0.1:{port}").fails(
-        "connection", f"nobody listens at 127.0.0.1:{port}", f"--host 127.0.0.1 --port {port}"
+        "connection", f"nothing listens at 127.0.0.1:{port}", f"--host 127.0.0.1 --port {port}"
     )
 
 
@@ -424,7 +424,7 @@ def test_no_mailbox_at_all(run, handler, secured, monkeypatch):
     monkeypatch.setattr(socketserver.BaseServer, "handle_error", lambda *_: None)
     with something_else(handler) as address:
         told = examine(address, *(["--keys", run] if secured else []))
-    told.fails("keys", f"whatever answers at {address} is no mailbox", "flockstep doctor --listen")
+    told.fails("keys", f"{address} is not a Flockstep node", "flockstep doctor --listen")
 
 
 @pytest.mark.parametrize("secured", [False, True], ids=["plain", "keys"])

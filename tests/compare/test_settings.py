@@ -14,7 +14,7 @@ def written(tmp_path, text):
 
 def test_the_built_in_set_has_the_six_and_works_for_any_number_of_nodes():
     for nodes in (1, 2, 7, 16):
-        names = [entry.told().partition("(")[0] for entry in made(nodes=nodes).entries]
+        names = [entry.describe().partition("(")[0] for entry in made(nodes=nodes).entries]
         assert names == ["DataParallel", "CELGC", "Swarm", "DPSGD", "HPSGD", "DiLoCo"]
 
 
@@ -125,7 +125,7 @@ def test_momentum_is_told_with_the_optimizer():
 
 def test_a_real_cluster_has_two_nodes_and_this_machines_links_unless_told():
     assert made(real=True).cluster == RealCluster(nodes=2, link=None)
-    assert "this machine's own links" in made(real=True).cluster.told()
+    assert "this machine's own links" in made(real=True).cluster.describe()
     assert made(real=True, nodes=3, link="50 Mbit/s").cluster == RealCluster(nodes=3, link="50 Mbit/s")
     assert made(real=True).record().cluster["links"] == "this machine's own links"
 

@@ -131,9 +131,9 @@ class FlatModel:
     def _check_kind(self, name: str, parameter: Tensor) -> None:
         was, now = self._kinds[name], (parameter.shape, parameter.dtype, parameter.device)
         if now != was:
-            told = [f"{tuple(shape)} of {dtype} on {device}" for shape, dtype, device in (was, now)]
+            shapes = [f"{tuple(shape)} of {dtype} on {device}" for shape, dtype, device in (was, now)]
             raise RuntimeError(
-                f"parameter {name} was {told[0]} when the loop joined, and is {told[1]} now\n"
+                f"parameter {name} was {shapes[0]} when the loop joined, and is {shapes[1]} now\n"
                 "  change models before they join: leave the `with`, and join again"
             )
 

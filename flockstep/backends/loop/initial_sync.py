@@ -23,10 +23,10 @@ async def compare(node: JoinedNode, strategy: str) -> None:
         return
     # Only now that something differs do whole lists travel, so that it can be named.
     everyones = await node.exchange([Message.of_bytes(json.dumps(lines).encode())] * node.size, "door")
-    told = [json.loads(message.to_bytes()) for message in everyones]
-    for rank, other in enumerate(told):
-        if other != told[0]:
-            raise Mismatch(first_difference(told[0], other, 0, rank), rank=node.rank)
+    parsed = [json.loads(message.to_bytes()) for message in everyones]
+    for rank, other in enumerate(parsed):
+        if other != parsed[0]:
+            raise Mismatch(first_difference(parsed[0], other, 0, rank), rank=node.rank)
 
 
 async def take_weights_of_node_0(node: JoinedNode) -> None:

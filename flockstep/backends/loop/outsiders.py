@@ -69,8 +69,8 @@ class Outsiders:
             raise RuntimeError(
                 f"parameter {name} did not train when the loop joined, and has a gradient now" + _JOIN_AGAIN
             )
-        told = f"parameter {name}" if name else f"a parameter of shape {tuple(parameter.shape)}"
-        raise RuntimeError(f"{told} has come to the optimizer since the loop joined" + _JOIN_AGAIN)
+        which = f"parameter {name}" if name else f"a parameter of shape {tuple(parameter.shape)}"
+        raise RuntimeError(f"{which} has come to the optimizer since the loop joined" + _JOIN_AGAIN)
 
     def _refuse_moved(self, name: str) -> None:
         if name in self._flat.frozen:

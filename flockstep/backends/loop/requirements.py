@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from flockstep.backends.loop.several_optimizers import told
+from flockstep.backends.loop.several_optimizers import name_of
 
 
 def check_model(model: nn.Module) -> None:
@@ -33,8 +33,8 @@ def check_model(model: nn.Module) -> None:
         _check_parameter(name, parameter)
     devices = {parameter.device for _, parameter in trained}
     if len(devices) > 1:
-        told = ", ".join(sorted(map(str, devices)))
-        raise ValueError(f"this model lies on several devices ({told}); one per node is needed")
+        name_of = ", ".join(sorted(map(str, devices)))
+        raise ValueError(f"this model lies on several devices ({name_of}); one per node is needed")
     _check_memory(model)
     for name, module in model.named_modules():
         if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse and module.weight.requires_grad:
@@ -121,7 +121,7 @@ def check_optimizers(model: nn.Module, optimizers: Sequence[Any]) -> None:
         if isinstance(optimizer, torch.optim.SparseAdam):
             raise TypeError("SparseAdam needs sparse gradients, and models are averaged whole\n  use Adam")
         if any(optimizer is other for other in optimizers[:which]):
-            raise ValueError(f"join.optimizer holds {told(optimizers, which)} twice")
+            raise ValueError(f"join.optimizer holds {name_of(optimizers, which)} twice")
     ours = {id(parameter) for parameter in model.parameters()}
     held: dict[int, int] = {}
     for which, optimizer in enumerate(optimizers):
@@ -133,7 +133,8 @@ def check_optimizers(model: nn.Module, optimizers: Sequence[Any]) -> None:
                 )
             if held.setdefault(id(parameter), which) != which:
                 raise ValueError(
-                    f"{told(optimizers, held[id(parameter)])} and {told(optimizers, which)} hold the same parameter"
+                    f"{name_of(optimizers, held[id(parameter)])} and {name_of(optimizers, which)} "
+                    "hold the same parameter"
                 )
     _check_all_held(model, held, optimizers)
 
@@ -159,7 +160,7 @@ def check_weights_of_its_own(optimizers: Sequence[torch.optim.Optimizer], strate
         switches = all(callable(getattr(optimizer, name, None)) for name in ("train", "eval"))
         if switches and not equal_steps:
             raise ValueError(
-                f"{told(optimizers, which)} keeps weights of its own for evaluation (train() and eval()), which "
+                f"{name_of(optimizers, which)} keeps weights of its own for evaluation (train() and eval()), which "
                 f"{strategy} does not average: nodes would evaluate different models\n"
                 "  use DataParallel(), whose nodes take the same steps, or an optimizer with a schedule"
             )
@@ -178,5 +179,5 @@ def refuse_ddp(module: nn.Module, arguments: Any) -> None:
     if DistributedDataParallel._active_ddp_module is not None and module in joined:
         raise RuntimeError(
             "this model runs inside DistributedDataParallel, which averages gradients at every step beneath the "
-            "strategy\n  keep whoever wrapped it (a Trainer under torchrun, accelerate) from doing so"
+            "strategy\n  switch that off where it was wrapped (a Trainer under torchrun, accelerate)"
         )

@@ -39,6 +39,6 @@ def as_one(optimizers: Sequence[torch.optim.Optimizer]) -> Any:
     return optimizers[0] if len(optimizers) == 1 else SeveralOptimizers(optimizers)
 
 
-def told(optimizers: Sequence[torch.optim.Optimizer], which: int) -> str:
+def name_of(optimizers: Sequence[torch.optim.Optimizer], which: int) -> str:
     """``optimizer 1 (AdamW)``, as an error names it."""
     return f"optimizer {which} ({type(optimizers[which]).__name__})"

@@ -19,7 +19,7 @@ from torch.amp import GradScaler
 from flockstep.backends.loop.grad_scaler import is_unscaled, watching
 from flockstep.backends.loop.node import JoinedNode
 from flockstep.backends.loop.outsiders import refused, steps_under_way
-from flockstep.backends.loop.several_optimizers import told
+from flockstep.backends.loop.several_optimizers import name_of
 from flockstep.vector import is_finite
 
 Marks = tuple[tuple[weakref.ref[Tensor], int] | None, ...]
@@ -61,7 +61,7 @@ class Stepping:
             if self._begun:
                 missing = next(w for w in range(len(self._optimizers)) if w not in self._stepped)
                 raise RuntimeError(
-                    f"the loop ended before {told(self._optimizers, missing)} had stepped: "
+                    f"the loop ended before {name_of(self._optimizers, missing)} had stepped: "
                     "a step of the strategy is one step of each optimizer"
                 )
 
@@ -89,8 +89,8 @@ class Stepping:
         def once() -> Any:
             if which in self._called:
                 raise NotImplementedError(
-                    f"{told(self._optimizers, which)} calls its closure more than once a step, and computes gradients "
-                    "where no hook sees them\n  use an optimizer that needs one gradient a step"
+                    f"{name_of(self._optimizers, which)} calls its closure more than once a step, and computes "
+                    "gradients where no hook sees them\n  use an optimizer that needs one gradient a step"
                 )
             loss = closure()
             self._called.add(which)
@@ -105,7 +105,7 @@ class Stepping:
                 return
             closure = kwargs.get("closure", args[1] if len(args) > 1 and callable(args[1]) else None)
             if closure is not None and which not in self._called:
-                raise NotImplementedError(f"{told(self._optimizers, which)} never called the closure it was given")
+                raise NotImplementedError(f"{name_of(self._optimizers, which)} never called the closure it was given")
             self._after(which)
 
         return hook
@@ -116,7 +116,7 @@ class Stepping:
         if which in self._stepped:
             missing = next(w for w in range(len(self._optimizers)) if w not in self._stepped)
             raise RuntimeError(
-                f"{told(self._optimizers, which)} steps again before {told(self._optimizers, missing)} has: "
+                f"{name_of(self._optimizers, which)} steps again before {name_of(self._optimizers, missing)} has: "
                 "a step of the strategy is one step of each"
             )
         if self._begun:
@@ -157,7 +157,7 @@ class Stepping:
         parameters = self._parameters(which)
         if _same(self._marks[which], parameters):
             return
-        name = told(self._optimizers, which)
+        name = name_of(self._optimizers, which)
         if not self._own_gradients:
             raise RuntimeError(
                 f"the gradients of {name} were computed after another optimizer had stepped, and this strategy works "

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from flockstep.timeline import KINDS
 from flockstep.trace import NodeReport
 
-_Told = tuple[str, dict[str, float]]
+_Metric = tuple[str, dict[str, float]]
 """What a number is, in words; and its values by label."""
 
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
@@ -19,7 +19,7 @@ CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 
 def text(report: NodeReport, now: float, living: int, loss: float | None) -> str:
     """A node's report at this moment: its clock, how many other nodes live, and the last loss if there was one."""
-    counters: dict[str, _Told] = {
+    counters: dict[str, _Metric] = {
         "steps": ("Steps taken.", {"": report.steps}),
         "skipped_steps": ("Steps that a gradient which is not finite made void.", {"": report.skipped}),
         "gradients": ("Gradients computed.", {"": report.gradients}),
@@ -29,18 +29,18 @@ def text(report: NodeReport, now: float, living: int, loss: float | None) -> str
         # A copy: the node goes on counting.
         "events": ("What else the strategy counts.", {_by("name", k): n for k, n in dict(report.counts).items()}),
     }
-    gauges: dict[str, _Told] = {
+    gauges: dict[str, _Metric] = {
         "run_seconds": ("Seconds since the node began; measuring losses does not count.", {"": now}),
         "living_peers": ("Other nodes that are alive, as far as this one knows.", {"": living}),
         "loss": ("The last loss recorded.", {} if loss is None else {"": loss}),
     }
-    lines = [line for name, told in counters.items() for line in _metric(f"{name}_total", "counter", report, told)]
-    lines += [line for name, told in gauges.items() for line in _metric(name, "gauge", report, told)]
+    lines = [line for name, metric in counters.items() for line in _metric(f"{name}_total", "counter", report, metric)]
+    lines += [line for name, metric in gauges.items() for line in _metric(name, "gauge", report, metric)]
     return "\n".join(lines) + "\n"
 
 
-def _metric(name: str, kind: str, report: NodeReport, told: _Told) -> Iterator[str]:
-    about, values = told
+def _metric(name: str, kind: str, report: NodeReport, metric: _Metric) -> Iterator[str]:
+    about, values = metric
     if not values:
         return
     yield f"# HELP flockstep_{name} {about}"

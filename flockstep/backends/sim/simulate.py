@@ -127,10 +127,10 @@ def _run(job: Job, seeds: Sequence[int], on_row: Callable[[int, Row], None] | No
     for seed in seeds:
         check.whole("simulate", "seed", seed, at_least=0)
     check.one_of("simulate", "engine", engine, ENGINES)
-    told = [0] * len(seeds)
+    rows_sent = [0] * len(seeds)
 
     def tell(run: int, row: Row) -> None:
-        told[run] += 1
+        rows_sent[run] += 1
         if on_row is not None:
             on_row(run, row)
 
@@ -140,14 +140,14 @@ def _run(job: Job, seeds: Sequence[int], on_row: Callable[[int, Row], None] | No
         except NotRowWise as error:
             if engine == "stacked":
                 raise ValueError(f"simulate.engine cannot be 'stacked' here: {error}") from None
-    return [by_events(job, seed, _after(told[run], run, on_row)) for run, seed in enumerate(seeds)]
+    return [by_events(job, seed, _after(rows_sent[run], run, on_row)) for run, seed in enumerate(seeds)]
 
 
-def _after(told: int, run: int, on_row: Callable[[int, Row], None] | None) -> Callable[[Row], None] | None:
+def _after(rows_sent: int, run: int, on_row: Callable[[int, Row], None] | None) -> Callable[[Row], None] | None:
     """Tells of rows, but not of the first few, which a stacked run that had to be given up has told already."""
     if on_row is None:
         return None
-    left = iter(range(told))
+    left = iter(range(rows_sent))
 
     def tell(row: Row) -> None:
         if next(left, None) is None:

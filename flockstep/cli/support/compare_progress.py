@@ -37,7 +37,7 @@ class Bars:
         self._bars = bars(console, ("seeds", "loss"), _TimeLeftOfAll(table_column=Column(no_wrap=True)))
         self._done = [seeds - sum(run.index == index for run in todo) for index in range(len(labels))]
         self._tasks = [
-            self._bars.add_task(label, total=seeds, completed=done, seeds=self._told(done), loss="", due=None)
+            self._bars.add_task(label, total=seeds, completed=done, seeds=self._seeds_done(done), loss="", due=None)
             for label, done in zip(labels, self._done, strict=True)
         ]
         self._all = self._bars.add_task(_ALL, total=len(todo), start=False, seeds="", loss="", due=None)
@@ -89,7 +89,7 @@ class Bars:
         shares = [share for each, share in self._share.items() if each.index == index]
         done = self._seeds - len(shares) + sum(shares)
         loss = f"loss {self._losses[run]:.4g}" if run in self._losses else ""
-        self._bars.update(self._tasks[index], completed=done, seeds=self._told(self._done[index]), loss=loss)
+        self._bars.update(self._tasks[index], completed=done, seeds=self._seeds_done(self._done[index]), loss=loss)
         left = self._left()
         due = None if left is None else time.monotonic() + left
         self._bars.update(self._all, completed=sum(self._share.values()), due=due)
@@ -100,7 +100,7 @@ class Bars:
             return None
         return (time.monotonic() - self._begun) / done * (self._todo - done)
 
-    def _told(self, done: int) -> str:
+    def _seeds_done(self, done: int) -> str:
         return f"{done} of {self._seeds} seed{'s' * (self._seeds > 1)}"
 
 

@@ -29,8 +29,8 @@ def table(lines: Sequence[Summary], goal: float | None, title: str) -> Table:
     ):
         drawn.add_column(name, justify="right", no_wrap=True)
     for line in lines:
-        told = ", ended early" * bool(line.failures) + ", drifting apart" * bool(line.drifts)
-        drawn.add_row(line.label + told, *_cells(line))
+        remarks = ", ended early" * bool(line.failures) + ", drifting apart" * bool(line.drifts)
+        drawn.add_row(line.label + remarks, *_cells(line))
     return drawn
 
 

@@ -56,11 +56,11 @@ def plain_errors(*, debug: bool) -> Iterator[None]:
     except (FlockstepError, OSError, ValueError, TypeError) as error:
         if debug:
             raise
-        complain(_told(error))
+        complain(_sentence(error))
         raise typer.Exit(MISUSED if isinstance(error, ValueError | TypeError) else FAILED) from None
 
 
-def _told(error: Exception) -> str:
+def _sentence(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror and error.filename:
         return f"{error.strerror}: {error.filename}"
     return str(error)

@@ -81,10 +81,10 @@ class Watch:
         self._bars.start_task(self._tasks[index])
         self._bars.update(self._tasks[index], loss="starting")
         begun: float | None = None
-        told = -1
+        printed = -1
 
         def on_row(row: Row) -> None:
-            nonlocal begun, told
+            nonlocal begun, printed
             now = time.monotonic()
             # The first row is step 0: what came before it was starting up, which is no measure of speed.
             begun = now if begun is None else begun
@@ -92,8 +92,8 @@ class Watch:
             pace = (now - begun) / done if done else None
             self._redraw(index, row, done, pace)
             part = row.step * _LINES // plan.steps
-            if not self._live and part > told:
-                told = part
+            if not self._live and part > printed:
+                printed = part
                 self._say(plan, row, None if pace is None else pace * (plan.work - done))
 
         return on_row

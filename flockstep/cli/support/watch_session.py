@@ -38,8 +38,8 @@ def watching(page: bool, journal: Path | None, *, fresh: bool) -> Iterator[None]
         server = stack.enter_context(Server(folder))
         kept = f"its journal stays in {folder}" if journal else "its journal goes with it; --journal FOLDER keeps it"
         # Beside the script's own output, which belongs to whoever reads that.
-        told = f"Watch this run at {server.address} ({kept})."
-        consoles.messages().print(told, markup=False, soft_wrap=True)
+        line = f"Watch this run at {server.address} ({kept})."
+        consoles.messages().print(line, markup=False, soft_wrap=True)
         yield
         server.let_pages_see_the_end()
 

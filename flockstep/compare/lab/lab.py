@@ -166,8 +166,8 @@ def demolish(doomed: Iterator[str]) -> None:
 def _processes(name: str) -> list[int]:
     if not (_NAMESPACES / name).exists():
         return []
-    told = subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True).stdout
-    return [int(pid) for pid in told.split()]
+    listed = subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True).stdout
+    return [int(pid) for pid in listed.split()]
 
 
 @contextmanager

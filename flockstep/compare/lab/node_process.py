@@ -63,13 +63,13 @@ def launch_in(
 
 def _listen(said: IO[bytes], on_row: Callable[[Row], None] | None) -> Trace | None:
     for line in said:
-        kind, told = json.loads(line)
+        kind, payload = json.loads(line)
         if kind == "row" and on_row is not None:
-            on_row(Row(**told))
+            on_row(Row(**payload))
         elif kind == "trace":
-            return Trace.from_json(json.dumps(told))
+            return Trace.from_json(json.dumps(payload))
         elif kind == "error":
-            name, message, rank, time = told
+            name, message, rank, time = payload
             raise getattr(errors, name)(message, rank=rank, time=time)
     return None
 
@@ -103,12 +103,12 @@ def rebuilt(plain: dict[str, Any]) -> Comparison:
 def main() -> None:
     """One node, in the place that the environment says."""
     # What the user's own code prints must not be taken for what this node tells.
-    with os.fdopen(os.dup(1), "w", encoding="utf8") as told:
+    with os.fdopen(os.dup(1), "w", encoding="utf8") as payload:
         os.dup2(2, 1)
 
         def tell(kind: str, what: Any) -> None:
-            told.write(json.dumps([kind, what]) + "\n")
-            told.flush()
+            payload.write(json.dumps([kind, what]) + "\n")
+            payload.flush()
 
         job = json.loads(sys.argv[1])
         # Nobody else is in the laboratory's network.

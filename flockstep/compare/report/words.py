@@ -32,14 +32,14 @@ def title(plan: Record) -> str:
 
 def cluster(plan: Record) -> str:
     """The declared cluster and how much was run on it."""
-    told = plan.cluster
-    links = told.get("links") or (f"{told['link']} links" if told.get("link") else "")
+    declared = plan.cluster
+    links = declared.get("links") or (f"{declared['link']} links" if declared.get("link") else "")
     parts = [links] if links else []
-    parts += [f"{told['latency']} latency"] if told.get("latency") else []
-    parts += [f"{show_seconds(as_seconds(told['step']))} per gradient"] if told.get("step") else []
-    parts += [f"times uneven by {told['spread']}"] if told.get("spread") else []
-    parts += [straggler(text) for text in told.get("stragglers") or ()]
-    parts += [fault(text) for text in told.get("faults") or ()]
+    parts += [f"{declared['latency']} latency"] if declared.get("latency") else []
+    parts += [f"{show_seconds(as_seconds(declared['step']))} per gradient"] if declared.get("step") else []
+    parts += [f"times uneven by {declared['spread']}"] if declared.get("spread") else []
+    parts += [straggler(text) for text in declared.get("stragglers") or ()]
+    parts += [fault(text) for text in declared.get("faults") or ()]
     steps = [f"{plan.steps:,} steps per node"] if plan.steps else []
     count = len(plan.seeds)
     return "; ".join([", ".join(parts)] * bool(parts) + [", ".join([*steps, f"{count} seed{'s' * (count > 1)}"])])
@@ -56,8 +56,8 @@ def fault(text: Any) -> str:
     for pattern, clause, while_it_lasts in _FAULTS:
         found = re.fullmatch(pattern, str(text))
         if found:
-            told = found.groupdict()
-            return clause.format(**told) + (while_it_lasts.format(**told) if told["for"] else "")
+            named = found.groupdict()
+            return clause.format(**named) + (while_it_lasts.format(**named) if named["for"] else "")
     return str(text)
 
 

@@ -60,9 +60,9 @@ def draw(block: Any, rows: Any, said: Any, factor: Any, alpha: Any, seed: Any, m
                 total += mine[k] * row[k] * factor[k]
                 reached[k] = total
             if sweep == _SWEEPS - 1:
-                told, share = statistics[words[i]], np.float32(1) / total
+                row, share = statistics[words[i]], np.float32(1) / total
                 for k in range(topics):
-                    told[k] += share * mine[k] * factor[k]
+                    row[k] += share * mine[k] * factor[k]
             state ^= state << _A
             state ^= state >> _B
             state ^= state << _C

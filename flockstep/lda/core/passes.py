@@ -110,7 +110,7 @@ def run_passes(
     pieces = _parts(counted(), looks) if looks.score else iter([itertools.chain.from_iterable(counted())])
     for piece in pieces:
         began = time.perf_counter()
-        trainer.run(wanted(piece), of=of, told=watch.told)
+        trainer.run(wanted(piece), of=of, on_documents=watch.on_documents)
         spent += time.perf_counter() - began
         if stopped:
             made -= 1

@@ -47,7 +47,7 @@ class MixturePrior:
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state, _turn=threading.Lock())
 
-    def told(self) -> float | Floats:
+    def as_given(self) -> float | Floats:
         """Alpha, as one number where it was given as one."""
         one = not self.learned and bool((self.alpha == self.alpha[0]).all())
         return float(self.alpha[0]) if one else self.alpha

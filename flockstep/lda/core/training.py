@@ -15,7 +15,7 @@ from flockstep.lda.core.learner import Batch, Learner, Rules, first_gamma
 from flockstep.lda.core.priors import MixturePrior, WordPrior
 from flockstep.lda.core.topics import Floats, Topics, Update
 
-Told = Callable[[int], None]
+OnDocuments = Callable[[int], None]
 """Called with the number of documents of every batch that was folded in."""
 
 _LOOK = 0.2
@@ -102,23 +102,33 @@ class Trainer:
         return None if self._prior is None else self._prior.alpha
 
     def run(
-        self, batches: Iterable[Batch], *, of: float, told: Told | None = None, recorder: Recorder | None = None
+        self,
+        batches: Iterable[Batch],
+        *,
+        of: float,
+        on_documents: OnDocuments | None = None,
+        recorder: Recorder | None = None,
     ) -> None:
         """Learn from batches that each stand for ``of`` documents."""
         if len(self._learners) == 1:
-            self._drain(self._learners[0], iter(batches), of, told, recorder)
+            self._drain(self._learners[0], iter(batches), of, on_documents, recorder)
             return
         shared = _Shared(batches)
         with ThreadPoolExecutor(len(self._learners), thread_name_prefix="lda") as pool:
             try:
                 # Inside: an interrupt while threads are started must stop those that run already.
-                jobs = [pool.submit(self._drain, each, shared, of, told, recorder) for each in self._learners]
+                jobs = [pool.submit(self._drain, each, shared, of, on_documents, recorder) for each in self._learners]
                 _await(jobs)
             finally:
                 shared.stop()
 
     def _drain(
-        self, learner: Learner, batches: Iterator[Batch], of: float, told: Told | None, recorder: Recorder | None
+        self,
+        learner: Learner,
+        batches: Iterator[Batch],
+        of: float,
+        on_documents: OnDocuments | None,
+        recorder: Recorder | None,
     ) -> None:
         for batch in batches:
             update = learner.learn(batch, rate=self.schedule.next(), of=of)
@@ -127,9 +137,9 @@ class Trainer:
             if recorder is not None:
                 recorder.record(update)
                 learner.let_go(update)
-            if told is not None:
+            if on_documents is not None:
                 with self._telling:
-                    told(batch.chosen.size)
+                    on_documents(batch.chosen.size)
 
     def _seen(self, documents: int) -> None:
         if self._word_prior is not None:
@@ -143,7 +153,12 @@ class WholeTrainer(Trainer):
     """
 
     def run(
-        self, batches: Iterable[Batch], *, of: float, told: Told | None = None, recorder: Recorder | None = None
+        self,
+        batches: Iterable[Batch],
+        *,
+        of: float,
+        on_documents: OnDocuments | None = None,
+        recorder: Recorder | None = None,
     ) -> None:
         """Learn from the corpus as often as it comes, every thread from its part of it."""
         for corpus in batches:
@@ -165,8 +180,8 @@ class WholeTrainer(Trainer):
                 # Only the first lets go of what was there.
                 self.topics.fold(job.result() if k == 0 else replace(job.result(), log_decay=0.0))
             self._seen(corpus.chosen.size)
-            if told is not None:
-                told(corpus.chosen.size)
+            if on_documents is not None:
+                on_documents(corpus.chosen.size)
 
 
 def _await(jobs: Sequence[Future[Any]]) -> None:

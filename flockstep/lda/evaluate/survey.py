@@ -68,7 +68,7 @@ def survey(model: Any, corpus: Any, *, typical: int = 5, by: str = "", labels: S
     tokens = float(words.sum())
     if not tokens:
         raise ValueError("survey.corpus must hold at least one word of the vocabulary")
-    groups = None if grouped is None else grouped.told()
+    groups = None if grouped is None else grouped.largest_groups()
     return Survey(topics / topics.sum(), words / tokens, best.documents, best.shares, documents, tokens, groups)
 
 
@@ -88,7 +88,7 @@ class _Grouped:
             if label in self._places:
                 self._sums[self._places[label]] += row
 
-    def told(self) -> Groups | None:
+    def largest_groups(self) -> Groups | None:
         """Nothing where documents do not differ."""
         sums = np.maximum(self._sums.sum(1, keepdims=True), 1e-300)
         return Groups(self._by, self._names, self._sums / sums) if len(self._names) > 1 else None

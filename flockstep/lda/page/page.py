@@ -47,15 +47,15 @@ def write_page(
 
     ``titles`` and ``snippets`` say what to call a document, by its number in that corpus, and how it begins.
     """
-    told = _told(model, words_of(model, vocabulary), survey, titles or {}, snippets or {}, coherence)
-    told["title"] = title
+    data = _data_of(model, words_of(model, vocabulary), survey, titles or {}, snippets or {}, coherence)
+    data["title"] = title
     parts = {
         "TITLE": html.escape(title),
-        "ABOUT": html.escape(_about(told, survey)),
-        "ROWS": "\n".join(_row(number, told["topics"][number], told["words"]) for number in _by_size(told["topics"])),
+        "ABOUT": html.escape(_about(data, survey)),
+        "ROWS": "\n".join(_row(number, data["topics"][number], data["words"]) for number in _by_size(data["topics"])),
         "SCORED": "unscored" if coherence is None else "scored",
         "STYLE": pages.file("look.css") + pages.file("page.css", _HERE),
-        "DATA": pages.as_script(told),
+        "DATA": pages.as_script(data),
         "PROGRAM": pages.file("page.js", _HERE),
     }
     path = Path(path)
@@ -63,7 +63,7 @@ def write_page(
     return path
 
 
-def _told(
+def _data_of(
     model: Any,
     words: list[str],
     survey: Survey | None,
@@ -163,8 +163,8 @@ def _documents(survey: Survey, topic: int, titles: Mapping[int, str], snippets: 
     ]
 
 
-def _about(told: dict[str, Any], survey: Survey | None) -> str:
-    of = f"{len(told['topics'])} topics"
+def _about(data: dict[str, Any], survey: Survey | None) -> str:
+    of = f"{len(data['topics'])} topics"
     return of if survey is None else f"{of} of {survey.documents:,} documents, {survey.tokens:,.0f} words in all"
 
 

@@ -116,9 +116,9 @@ class AleAtari:
 
     def step(self, drawn: NDArray[Any]) -> Step:
         """Step every game; those that are over begin anew at once."""
-        finals, points, terminated, truncated, told = self._pool.step(self.actions.decode(drawn))
+        finals, points, terminated, truncated, info = self._pool.step(self.actions.decode(drawn))
         counts = np.ones(self.count, bool)
-        over = (terminated & (told["lives"] == 0)) | truncated
+        over = (terminated & (info["lives"] == 0)) | truncated
         observations = finals
         if over.any():
             # With all others as they are.
@@ -144,8 +144,8 @@ class EnvpoolAtari:
         self.count, self._threads, self._name = count, threads, f"{title(game)}-v5"
         envpool = needed("envpool")
         _check_known(game, self._name, envpool.list_all_envs())
-        told = envpool.make_spec(self._name)
-        self.spaces = told.gymnasium_observation_space, told.gymnasium_action_space
+        info = envpool.make_spec(self._name)
+        self.spaces = info.gymnasium_observation_space, info.gymnasium_action_space
         self.actions = Actions.of(self.spaces[1])
         self._make = envpool.make_gymnasium
         self._pool: Any = None
@@ -164,10 +164,10 @@ class EnvpoolAtari:
         """Step every game; where an episode had ended, the action counts for nothing."""
         if self._pool is None:
             raise RuntimeError("these games have not begun: reset comes first")
-        seen, signs, terminated, truncated, told = self._pool.step(self.actions.decode(drawn))
+        seen, signs, terminated, truncated, info = self._pool.step(self.actions.decode(drawn))
         counts = ~self._begins
         self._begins = terminated | truncated
-        self._games.add(told["reward"], (told["terminated"] != 0) | truncated, counts)
+        self._games.add(info["reward"], (info["terminated"] != 0) | truncated, counts)
         return Step(seen, signs.astype(np.float64), terminated, truncated, seen, counts)
 
     def ended(self) -> list[tuple[float, int]]:

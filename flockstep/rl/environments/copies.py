@@ -71,15 +71,15 @@ class InProcess:
 
     def step(self, drawn: NDArray[Any]) -> Step:
         """Step one by one; those that ended are reset at once."""
-        told = [c.step(a) for c, a in zip(self._copies, self.actions.decode(drawn), strict=True)]
-        terminated = np.array([t[2] for t in told], bool)
-        truncated = np.array([t[3] for t in told], bool)
-        finals = observations = self._rows([t[0] for t in told])
+        results = [c.step(a) for c, a in zip(self._copies, self.actions.decode(drawn), strict=True)]
+        terminated = np.array([t[2] for t in results], bool)
+        truncated = np.array([t[3] for t in results], bool)
+        finals = observations = self._rows([t[0] for t in results])
         if (ended := terminated | truncated).any():
             observations = finals.copy()
             for i in np.flatnonzero(ended):
                 observations[i] = self._rows([self._copies[i].reset()[0]])[0]
-        rewards = np.array([t[1] for t in told], np.float64)
+        rewards = np.array([t[1] for t in results], np.float64)
         return Step(observations, rewards, terminated, truncated, finals, np.ones(self.count, bool))
 
     def close(self) -> None:

@@ -39,30 +39,30 @@ class Vector:
 
     def step(self, drawn: NDArray[Any]) -> Step:
         """One step of all."""
-        seen, rewards, terminated, truncated, told = self._env.step(self.actions.decode(drawn))
+        seen, rewards, terminated, truncated, info = self._env.step(self.actions.decode(drawn))
         rows, ends = self._rows(seen), (np.array(terminated, bool), np.array(truncated, bool))
         step = Step(rows, np.array(rewards, np.float64), *ends, rows, np.ones(self.count, bool))
-        return self._begun(step, told)
+        return self._begun(step, info)
 
     def close(self) -> None:
         """Close all."""
         self._env.close()
 
-    def _next_step(self, step: Step, told: dict[str, Any]) -> Step:
+    def _next_step(self, step: Step, info: dict[str, Any]) -> Step:
         counts, self._ended = ~self._ended, step.terminated | step.truncated
         return replace(step, counts=counts)
 
-    def _same_step(self, step: Step, told: dict[str, Any]) -> Step:
+    def _same_step(self, step: Step, info: dict[str, Any]) -> Step:
         if not (ended := step.terminated | step.truncated).any():
             return step
-        if "final_obs" not in told:
+        if "final_obs" not in info:
             raise ValueError("HSA2C.env begins episodes anew in the same step, and does not tell final_obs")
         finals = step.observations.copy()
         for i in np.flatnonzero(ended):
-            finals[i] = self.observations.encode(told["final_obs"][i])[0]
+            finals[i] = self.observations.encode(info["final_obs"][i])[0]
         return replace(step, finals=finals)
 
-    def _told_to(self, step: Step, told: dict[str, Any]) -> Step:
+    def _told_to(self, step: Step, info: dict[str, Any]) -> Step:
         if not (ended := step.terminated | step.truncated).any():
             return step
         begun = self._rows(self._env.reset(options={"reset_mask": ended})[0])

@@ -50,7 +50,7 @@ class Processes:
                     self._start(forking, number, payload)
             # All begin together, or one might be done before another is there.
             for number in range(len(shared.steps)):
-                if self._told(number) is None:
+                if self._received(number) is None:
                     raise self._death(number)
         except BaseException:
             self.close()
@@ -107,22 +107,22 @@ class Processes:
 
     def _hear(self, number: int, busy: set[int]) -> Totals | None:
         """What a worker tells; it is no longer busy if that was its last word, or if it died."""
-        totals = self._told(number)
+        totals = self._received(number)
         if totals is None:
             self._bury(number)
         if totals is None or totals.last:
             busy.discard(number)
         return totals
 
-    def _told(self, number: int) -> Totals | None:
+    def _received(self, number: int) -> Totals | None:
         """What a worker tells; None if it died instead. Raises what it raised."""
         try:
-            told = self._lines[number].recv()
+            received = self._lines[number].recv()
         except (EOFError, OSError):
             return None
-        if isinstance(told, Totals):
-            return told
-        what, at = told
+        if isinstance(received, Totals):
+            return received
+        what, at = received
         failure = self._failure(number, f"raised {what}")
         failure.add_note(at)
         raise failure

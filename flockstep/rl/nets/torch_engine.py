@@ -147,23 +147,23 @@ class TorchEngine:
         if self._processes is None or self._processes.closed:
             policy = copy.deepcopy(self._policy).cpu()
             self._processes = Processes((policy, self._device, self._make, self._settings, self._seed), self._shared)
-        told, heard, wanted = Totals(), 0, True
+        gathered, heard, wanted = Totals(), 0, True
 
         def hear(totals: Totals) -> bool:
-            nonlocal told, heard, wanted
-            told.add(totals)
+            nonlocal gathered, heard, wanted
+            gathered.add(totals)
             heard += 1
             # One report of many workers, not one of each.
-            if wanted and heard >= self._settings.threads and told.updates:
+            if wanted and heard >= self._settings.threads and gathered.updates:
                 self._shared.read(self._parameters)
-                wanted = tell(told.tally(since + self._taken))
-                told, heard = Totals(), 0
+                wanted = tell(gathered.tally(since + self._taken))
+                gathered, heard = Totals(), 0
             return wanted
 
         self._processes.train(since, until, hear)
-        if wanted and (told.updates or told.ended):
+        if wanted and (gathered.updates or gathered.ended):
             self._shared.read(self._parameters)
-            tell(told.tally(since + self._taken))
+            tell(gathered.tally(since + self._taken))
 
 
 @contextmanager

@@ -42,7 +42,7 @@ class Turns:
 
     def train(self, since: int, until: int, hear: Callable[[Totals], bool]) -> None:
         """Until all together have taken ``until`` steps, ``since`` of them before, or ``hear`` says no."""
-        totals, told, wanted = Totals(), time.monotonic(), True
+        totals, reported_at, wanted = Totals(), time.monotonic(), True
         going: dict[int, Acting[Any]] = {}
         try:
             for number, worker in enumerate(self._workers):
@@ -55,9 +55,9 @@ class Turns:
                 except StopIteration as end:
                     done = since + int(self._shared.steps.sum())
                     self._workers[number].step(end.value, totals, done, until)
-                if time.monotonic() - told >= _TELL_EVERY:
+                if time.monotonic() - reported_at >= _TELL_EVERY:
                     wanted = wanted and hear(self._said(totals))
-                    totals, told = Totals(), time.monotonic()
+                    totals, reported_at = Totals(), time.monotonic()
                 if wanted and since + int(self._shared.steps.sum()) < until:
                     self._begin(going, number, self._workers[number])
         finally:

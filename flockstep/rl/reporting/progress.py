@@ -23,7 +23,7 @@ class Watching:
         self._console = Console(stderr=True, highlight=False)
         live = bar and self._console.is_terminal and not self._console.is_dumb_terminal
         self._lines = lines or (bar and not live)
-        self._since, self._until, self._told = since, until, -1
+        self._since, self._until, self._printed = since, until, -1
         self._every = None if every is None else Every(every, since)
         columns = (TextColumn("{task.description}", markup=False), BarColumn(24), TextColumn("{task.fields[how]}"))
         self._bar = Progress(*columns, TimeRemainingColumn(), console=self._console, disable=not live)
@@ -41,21 +41,21 @@ class Watching:
     def show(self, row: Row) -> None:
         """One more row."""
         done = row.timesteps - self._since
-        self._bar.update(self._task, completed=done, how=told(row))
+        self._bar.update(self._task, completed=done, how=describe(row))
         if self._lines and self._due(row):
             self._console.print(
-                f"{row.timesteps:,} of {self._until:,} steps: {told(row)}", markup=False, soft_wrap=True
+                f"{row.timesteps:,} of {self._until:,} steps: {describe(row)}", markup=False, soft_wrap=True
             )
 
     def _due(self, row: Row) -> bool:
         if self._every is not None:
             return self._every.due(row.timesteps)
-        part, before = (row.timesteps - self._since) * _LINES // max(1, self._until - self._since), self._told
-        self._told = max(part, before)
+        part, before = (row.timesteps - self._since) * _LINES // max(1, self._until - self._since), self._printed
+        self._printed = max(part, before)
         return part > before
 
 
-def told(row: Row) -> str:
+def describe(row: Row) -> str:
     """A row in words."""
     parts = [
         "no episode yet" if math.isnan(row.mean_return) else f"return {row.mean_return:.1f}",

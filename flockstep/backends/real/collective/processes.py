@@ -188,13 +188,13 @@ class ProcessFabric(MailFabric):
         mine = torch.tensor([v.numel(), v.element_size(), v.is_floating_point()], device=v.device)
         everyones = [torch.empty_like(mine) for _ in range(self._size)]
         group.allgather([everyones], [mine]).wait()
-        told = [
+        shapes = [
             f"({count},) of {width}-byte {'floats' if floating else 'integers'}"
             for count, width, floating in map(Tensor.tolist, everyones)
         ]
-        for rank, other in enumerate(told):
-            if other != told[0]:
-                raise unlike(0, told[0], rank, other, channel=channel, round=round)
+        for rank, other in enumerate(shapes):
+            if other != shapes[0]:
+                raise unlike(0, shapes[0], rank, other, channel=channel, round=round)
 
 
 def _mean_of_halves(group: Any, v: Tensor, rank: int, size: int) -> Tensor:

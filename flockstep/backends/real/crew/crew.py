@@ -72,7 +72,7 @@ def _choose(workload: Workload, params: Tensor, optimizer: OptimizerFactory, thr
     """The kind of crew, and why."""
     name, has_own_steps = type(workload).__name__, hasattr(type(workload), "descend")
     if threads == 1:
-        return "threads", "a single member disturbs nobody"
+        return "threads", "a single member disturbs no other"
     if not _leaves_interpreter_lock(workload):
         return "processes", f"{name} does not say that its steps leave the interpreter lock"
     if not has_own_steps:

@@ -61,12 +61,12 @@ class ProcessCrew:
 
     def work(self, steps: Sequence[int]) -> None:
         """Let member i take ``steps[i]`` steps, all at once; raises what a member raised, when all are done."""
-        told = orders(steps, len(self._processes))
+        ordered = orders(steps, len(self._processes))
         # Of a call that Ctrl-C cut short.
         self._wait()
         # Whoever was told to work is known to be at work, wherever Ctrl-C comes.
         with interrupted_later():
-            for number, count in told.items():
+            for number, count in ordered.items():
                 self._busy.add(number)
                 try:
                     self._lines[number].send(count)

@@ -55,13 +55,13 @@ class ThreadCrew:
 
     def work(self, steps: Sequence[int]) -> None:
         """Let member i take ``steps[i]`` steps, all at once; raises what a member raised, when all are done."""
-        told = orders(steps, len(self._threads))
+        ordered = orders(steps, len(self._threads))
         # Of a call that Ctrl-C cut short: what has not begun never will.
         for future in self._under_way.values():
             future.cancel()
         self._wait()
-        self._under_way = {number: Future() for number in told}
-        for number, count in told.items():
+        self._under_way = {number: Future() for number in ordered}
+        for number, count in ordered.items():
             self._orders[number].put((count, self._under_way[number]))
         if errors := self._wait():
             number = min(errors)

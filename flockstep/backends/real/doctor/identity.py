@@ -147,7 +147,7 @@ class Caller:
     def _no_mailbox(self, error: Exception) -> Finding:
         why = (str(error).splitlines() or [type(error).__name__])[0]
         fix = "give the address a node tells (node.address), or that `flockstep doctor --listen` prints"
-        return failed(CHECK, f"whatever answers at {self.address} is no mailbox: {why}", fix)
+        return failed(CHECK, f"{self.address} is not a Flockstep node: {why}", fix)
 
 
 def _named(certificate: x509.Certificate) -> str:

@@ -44,8 +44,8 @@ def own_name(seconds: float, *, apart: bool = False) -> Finding:
     if took > lookups.SLOW:
         return warning("own name", f"{seen}; torch waits as long, at every start", fix)
     if apart and all(map(is_loopback, found)):
-        told = f"{seen}: on that address gloo listens, where other machines cannot reach it"
-        return warning("own name", told, "export GLOO_SOCKET_IFNAME=INTERFACE, one of those that `ip addr` shows")
+        message = f"{seen}: on that address gloo listens, where other machines cannot reach it"
+        return warning("own name", message, "export GLOO_SOCKET_IFNAME=INTERFACE, one of those that `ip addr` shows")
     return ok("own name", seen)
 
 

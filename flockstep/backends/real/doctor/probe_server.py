@@ -115,7 +115,7 @@ class ProbeServer:
         try:
             # Not longer than the asker waits, nor than this side would.
             about = ask_identity(address, self._keys, min(max(seconds, 0.0), self._limits.connect))
-            why = "" if (about.run, about.rank) == (RUN.hex(), sender) else "somebody else answers there"
+            why = "" if (about.run, about.rank) == (RUN.hex(), sender) else "another program answers there"
         except Refused as refused:
             why = refused.reason
         except OSError as error:

@@ -104,7 +104,7 @@ class Visit:
             return failed("connection", f"no answer from {caller.address} in {caller.seconds:g} s", fix)
         except ConnectionRefusedError:
             fix = f"start a node there, or: flockstep doctor --listen --host {caller.host} --port {caller.port}"
-            return failed("connection", f"nobody listens at {caller.address}", fix)
+            return failed("connection", f"nothing listens at {caller.address}", fix)
         except OSError as error:
             fix = f"look whether this machine has a way to {caller.host}: ping {caller.host}"
             return failed("connection", f"{caller.address}: {error.strerror or error}", fix)
@@ -160,8 +160,8 @@ class Visit:
         direction = "ahead of" if skew > 0 else "behind"
         seen = f"{show_seconds(abs(skew))} {direction} ours, give or take {show_seconds(self._about.round_trip / 2)}"
         if not abs(skew) <= _SKEW:
-            told = f"{seen}; only the times in logs, and when certificates begin and end, depend on it"
-            return warning("clock", told, "timedatectl set-ntp true, on both machines")
+            message = f"{seen}; only the times in logs, and when certificates begin and end, depend on it"
+            return warning("clock", message, "timedatectl set-ntp true, on both machines")
         return ok("clock", seen)
 
     # ------------------------------------------------------------------------------------------------------------

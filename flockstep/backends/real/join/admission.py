@@ -48,12 +48,12 @@ class Admission:
                 return
             if self._newcomer and not self._node.peers():
                 raise LostPeer(
-                    f"node {self._node.rank} comes too late: nobody of this run answers", rank=self._node.rank
+                    f"node {self._node.rank} comes too late: no node of this run answers", rank=self._node.rank
                 )
             try:
                 pause(min(0.02, deadline.left()))
             except TimeoutError:
-                waited = f"node {self._node.rank} stood at the door for {timeout:g} s: nobody inside gave it weights"
+                waited = f"node {self._node.rank} timed out after {timeout:g} s while joining: no running node sent its weights"
                 raise Deadlock(waited, rank=self._node.rank) from None
 
     async def _follow(self, peer: int) -> bool:

@@ -38,35 +38,35 @@ def _place(contacts: str, wanted: str | None) -> RealPlace:
     if folder and wanted is None:
         raise ValueError("a node that joins a run with keys must say which node's they are: set RANK, or give --rank")
     keys = Keys.find(folder, int(wanted or 0)) if folder else None
-    told = _first_to_answer(contacts.split(","), keys)
-    known = [Member.read(line).rank for line in told.peers.split(",")]
+    identity = _first_to_answer(contacts.split(","), keys)
+    known = [Member.read(line).rank for line in identity.peers.split(",")]
     rank = max(known) + 1 if wanted is None else int(wanted)
-    size = max(*known, rank, told.size - 1) + 1
+    size = max(*known, rank, identity.size - 1) + 1
 
     def make(one_sided: bool) -> Fabric:
         if not one_sided:
             raise FlockstepError(f"node {rank} comes late: only a one-sided strategy takes nodes in while it runs")
-        return MailFabric(rank, size, told.timeout, lambda: _house(told, rank), newcomer=True)
+        return MailFabric(rank, size, identity.timeout, lambda: _endpoint(identity, rank), newcomer=True)
 
     return RealPlace(rank, size, 0, make)
 
 
-def _house(told: Identity, rank: int) -> Endpoint:
-    site = ListenOn.from_environment(rank, towards=parse_address(told.address)[0])
-    house = open_endpoint(bytes.fromhex(told.run), rank, told.size, Limits(told.timeout), site)
-    house.box.members.learn(told.peers)
-    return house
+def _endpoint(identity: Identity, rank: int) -> Endpoint:
+    site = ListenOn.from_environment(rank, towards=parse_address(identity.address)[0])
+    endpoint = open_endpoint(bytes.fromhex(identity.run), rank, identity.size, Limits(identity.timeout), site)
+    endpoint.box.members.learn(identity.peers)
+    return endpoint
 
 
 def _first_to_answer(contacts: list[str], keys: Keys | None) -> Identity:
     why = []
     for contact in contacts:
         try:
-            told = ask_identity(contact, keys, _PATIENCE)
+            identity = ask_identity(contact, keys, _PATIENCE)
         except (OSError, ValueError, Refused) as error:
             why.append(f"{contact}: {error}")
             continue
-        if told.protocol != VERSION:
-            raise FlockstepError(f"{contact} speaks version {told.protocol} of the protocol, this node {VERSION}")
-        return told
-    raise LostPeer("nobody answers of those FLOCKSTEP_JOIN names: " + "; ".join(why))
+        if identity.protocol != VERSION:
+            raise FlockstepError(f"{contact} speaks version {identity.protocol} of the protocol, this node {VERSION}")
+        return identity
+    raise LostPeer("none of the nodes in FLOCKSTEP_JOIN answers: " + "; ".join(why))

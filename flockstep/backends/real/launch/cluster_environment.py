@@ -58,8 +58,8 @@ class World:
         return self.size == 1 and self.by != "torchrun"
 
     def __str__(self) -> str:
-        told = "has a group of" if self.by == "torch.distributed" else "started"
-        return f"{self.by} {told} {self.size} processes"
+        said = "has a group of" if self.by == "torch.distributed" else "started"
+        return f"{self.by} {said} {self.size} processes"
 
     def meeting(self) -> tuple[str, int]:
         """Host and port where all of them meet."""
@@ -148,9 +148,9 @@ def _agree_with_half_of_torchrun(found: World | None) -> None:
         value = _number(name)
         if found is None:
             _refuse(f"{name} is {value}, but {other} is not set", f"set {other} too, unset {name}")
-        told = found.rank if name == "RANK" else found.size
-        if value != told:
-            raise ValueError(f"{name} is {value}, but {found.by} says {told}\n  unset {name}, or set {other} too")
+        said = found.rank if name == "RANK" else found.size
+        if value != said:
+            raise ValueError(f"{name} is {value}, but {found.by} says {said}\n  unset {name}, or set {other} too")
 
 
 def _open_mpi() -> World | None:

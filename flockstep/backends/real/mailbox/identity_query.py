@@ -63,9 +63,9 @@ def _secured(connection: socket.socket, keys: Keys | None) -> socket.socket:
 
 def _read(body: bytes, address: str, before: float, after: float) -> Identity:
     try:
-        told = json.loads(body)
-        fields = {name: kind(told[name]) for name, kind in _FIELDS.items()}
-        skew, timeout = float(told["time"]) - (before + after) / 2, float(told["timeout"])
+        parsed = json.loads(body)
+        fields = {name: kind(parsed[name]) for name, kind in _FIELDS.items()}
+        skew, timeout = float(parsed["time"]) - (before + after) / 2, float(parsed["timeout"])
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
-        raise Refused(f"whatever answers at {address} is no mailbox") from None
+        raise Refused(f"{address} is not a Flockstep node") from None
     return Identity(address=address, timeout=timeout, clock_skew=skew, round_trip=after - before, **fields)

@@ -47,14 +47,14 @@ class Limits:
         """After which a listener closes a silent connection: later than any caller would use it."""
         return 4 * self.timeout
 
-    def told(self) -> dict[str, float]:
+    def by_name(self) -> dict[str, float]:
         """All of them, for people."""
         return {
             "a question and its reply": self.reply,
             "connecting, shaking hands": self.connect,
             "a sign of life": self.knock,
             "between signs of life": self.beat,
-            "a topic nobody answers yet": self.early,
+            "a topic without a handler yet": self.early,
             "idle connection used again": self.idle,
             "silent connection closed": self.silence,
         }

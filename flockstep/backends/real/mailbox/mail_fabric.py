@@ -117,7 +117,7 @@ class MailFabric:
 
     def _no_collectives(self, verb: str) -> NoReturn:
         raise FlockstepError(
-            f"node {self._rank} called {verb} in a one-sided run, where nobody waits for everybody\n"
+            f"node {self._rank} called {verb} in a one-sided run, where no node waits for all others\n"
             "  a strategy that needs collectives must not say one_sided = True",
             rank=self._rank,
         )

@@ -174,7 +174,7 @@ class Mailbox:
         with self._changed:
             found = self._changed.wait_for(lambda: frame.topic in self._handlers or self._closed, self._limits.early)
             if not found or self._closed:
-                raise Refused(f"nobody answers {frame.topic!r} at node {self._rank}", 404)
+                raise Refused(f"node {self._rank} has no handler for {frame.topic!r}", 404)
         try:
             with self.handling:
                 # Looked up here: the one that answered when the question came may have been replaced since.

@@ -151,7 +151,7 @@ def test_a_long_message_of_another_run_is_refused_before_it_was_sent(listener, h
 def test_a_topic_nobody_answers(houses):
     listener = houses(1, seconds=0.3)
     said = speak(address_of(listener), request(topic=b"weights"))
-    assert (said.status, said.words) == (404, "nobody answers 'weights' at node 1")
+    assert (said.status, said.words) == (404, "node 1 has no handler for 'weights'")
 
 
 def test_a_topic_that_is_answered_a_little_later(listener):
@@ -492,7 +492,9 @@ def test_without_keys_only_on_loopback(host):
 @pytest.mark.parametrize("host", ["0.0.0.0", "10.1.2.3"])
 def test_insecure_is_possible_and_said(host):
     assert not ip_address(host).is_loopback
-    with pytest.warns(UserWarning, match=f"listens on {host} without keys: whoever reaches it can read and change"):
+    with pytest.warns(
+        UserWarning, match=f"listens on {host} without keys: every machine that reaches it can read and change"
+    ):
         ListenOn(host, insecure=True)
 
 
