@@ -272,7 +272,7 @@ def test_without_keys_for_others_only_when_told_and_with_a_warning():
     mark, seen, fix = told.there["both ways"]
     assert mark == "warning"
     assert "it reaches this machine at" in seen
-    assert "every machine that reaches it can read and change the model" in seen
+    assert "who reaches it can read and change the model" in seen
     assert "--keys DIR" in fix
 
 

@@ -53,8 +53,9 @@ class Admission:
             try:
                 pause(min(0.02, deadline.left()))
             except TimeoutError:
-                waited = f"node {self._node.rank} timed out after {timeout:g} s while joining: no running node sent its weights"
-                raise Deadlock(waited, rank=self._node.rank) from None
+                rank = self._node.rank
+                waited = f"node {rank} timed out after {timeout:g} s while joining: no running node sent its weights"
+                raise Deadlock(waited, rank=rank) from None
 
     async def _follow(self, peer: int) -> bool:
         """Take the weights of a node that is inside; False if it is not, or was lost."""

@@ -39,7 +39,7 @@ class ListenOn:
                     "or say --insecure (FLOCKSTEP_INSECURE=1) on a network you trust"
                 )
             warnings.warn(
-                f"the mailbox listens on {self.host} without keys: every machine that reaches it can read and change the model",
+                f"the mailbox listens on {self.host} without keys: who reaches it can read and change the model",
                 stacklevel=2,
             )
 

@@ -493,7 +493,7 @@ def test_without_keys_only_on_loopback(host):
 def test_insecure_is_possible_and_said(host):
     assert not ip_address(host).is_loopback
     with pytest.warns(
-        UserWarning, match=f"listens on {host} without keys: every machine that reaches it can read and change"
+        UserWarning, match=f"listens on {host} without keys: who reaches it can read and change"
     ):
         ListenOn(host, insecure=True)
 
