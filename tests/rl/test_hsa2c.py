@@ -12,6 +12,7 @@ from sides import Mine
 
 from flockstep.errors import Diverged
 from flockstep.rl import HSA2C, Constant, Linear
+from flockstep.rl.engine import Tally
 from flockstep.rl.reporting.history import History
 
 gymnasium = pytest.importorskip("gymnasium", reason="needs gymnasium")
@@ -188,8 +189,20 @@ def test_history_is_thinned_in_files_and_keeps_its_end():
     model = HSA2C("MlpPolicy", "CartPole-v1", **SMALL).learn(100)
     history = History()
     history.rows = [model.history[-1]] * 5000
-    assert len(history.to_json()) <= 2000
-    assert History().to_json() == []
+    assert len(history.to_json()["rows"]) <= 2000
+    assert History().to_json() == {"rows": [], "returns": [], "lengths": []}
+
+
+def test_the_mean_of_the_last_episodes_goes_on_over_those_before_a_file():
+    def tally(returns):
+        numbers = dict.fromkeys(("entropy", "value_loss", "policy_loss", "learning_rate"), 0.0)
+        return Tally(timesteps=10, returns=returns, lengths=[1] * len(returns), **numbers)
+
+    history = History()
+    history.add(tally([1.0] * 90 + [2.0] * 60))
+    again = History.from_json(json.loads(json.dumps(history.to_json())))
+    row = again.add(tally([7.0] * 10))
+    assert (row.episodes, row.mean_return) == (160, (30 * 1 + 60 * 2 + 10 * 7) / 100)
 
 
 FRESH = """

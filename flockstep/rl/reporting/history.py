@@ -84,21 +84,24 @@ class History:
         self.rows.append(row)
         return row
 
-    def to_json(self) -> list[dict[str, Any]]:
-        """Rows as JSON has them, thinned where there are thousands; the last one is kept."""
+    def to_json(self) -> dict[str, Any]:
+        """All of it as JSON has it; rows are thinned where there are thousands, and the last one is kept."""
         stride = -(-len(self.rows) // _MOST_ROWS) or 1
         kept = self.rows[::-1][::stride][::-1]
         # JSON knows no NaN.
-        return [{name: None if value != value else value for name, value in asdict(row).items()} for row in kept]
+        rows = [{name: None if value != value else value for name, value in asdict(row).items()} for row in kept]
+        return {"rows": rows, "returns": list(self._returns), "lengths": list(self._lengths)}
 
     @classmethod
-    def from_json(cls, rows: list[dict[str, Any]]) -> History:
-        """The opposite; means begin anew."""
+    def from_json(cls, kept: dict[str, Any]) -> History:
+        """The opposite: means go on over the episodes that ended before."""
         history = cls()
-        for row in rows:
+        history._returns.extend(kept["returns"])
+        history._lengths.extend(kept["lengths"])
+        for row in kept["rows"]:
             known: dict[str, Any] = {name: math.nan if value is None else value for name, value in row.items()}
             history.rows.append(Row(**known))
-        history.episodes = history.rows[-1].episodes if rows else 0
+        history.episodes = history.rows[-1].episodes if history.rows else 0
         return history
 
 

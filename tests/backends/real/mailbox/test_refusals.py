@@ -492,9 +492,7 @@ def test_without_keys_only_on_loopback(host):
 @pytest.mark.parametrize("host", ["0.0.0.0", "10.1.2.3"])
 def test_insecure_is_possible_and_said(host):
     assert not ip_address(host).is_loopback
-    with pytest.warns(
-        UserWarning, match=f"listens on {host} without keys: who reaches it can read and change"
-    ):
+    with pytest.warns(UserWarning, match=f"listens on {host} without keys: who reaches it can read and change"):
         ListenOn(host, insecure=True)
 
 
