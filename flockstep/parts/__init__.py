@@ -1,1 +1,1 @@
-"""Values a strategy calls: clips, averages, topologies and codecs."""
+"""What strategies are made of inside: pair exchanges, the push protocol, outer steps, warnings."""
