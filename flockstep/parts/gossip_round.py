@@ -3,8 +3,8 @@
     gained_i = sum_j w_ij r_ij (Q(v_j) - Q(v_i))
 
 Each pair takes the difference of the same two decoded vectors, and weights are symmetric: what all nodes gain adds up
-to nothing, whatever the codec does; r is 1 where it is exact (see codec_trust.py). A neighbour that cannot read all of a
-message says so, and gets what is missing in full, but as the message has it: Q(v_i) is the same to everybody.
+to nothing, whatever the codec does; r is 1 where it is exact (see codec_trust.py). A neighbour that cannot read all of
+a message says so, and gets what is missing in full, but as the message has it: Q(v_i) is the same to everybody.
 """
 
 from __future__ import annotations
