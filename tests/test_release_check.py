@@ -1,8 +1,11 @@
 """What ``make release-check`` compares; the rest of it builds and installs, and is its own test."""
 
+import re
 import tarfile
 import zipfile
+from pathlib import Path
 
+import flockstep
 from tools.release_check import check_sdist, check_wheel, differences, sdist_files, wheel_files, within
 
 TRACKED = [
@@ -64,3 +67,8 @@ def test_folders_are_no_files(tmp_path):
         archive.mkdir("in")
         archive.write(tmp_path / "in" / "file", "in/file")
     assert sdist_files(tmp_path / "a.tar.gz") == wheel_files(tmp_path / "a.whl") == ["in/file"]
+
+
+def test_the_citation_is_of_this_version():
+    text = (Path(__file__).parents[1] / "CITATION.cff").read_text()
+    assert re.findall(r"^version: (.+)$", text, re.MULTILINE) == [flockstep.__version__]
