@@ -6,10 +6,10 @@ TORCH ?= torch==2.13.0
 # A registry's progress bars and warnings are noise to someone who wants to see the demo.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo test check bench lint clean
+.PHONY: help demo test check bench lint release-check clean
 
 help:  ## what can be made
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/'
 
 .venv/ready: pyproject.toml
 	@echo "Setting up .venv (once; a minute or two) ..."
@@ -53,6 +53,9 @@ bench: .venv/ready  ## every benchmark, quickly
 	$(BIN)/python -m benchmarks.a2c.nodes --quick
 	$(BIN)/python -m benchmarks.a2c.pong --quick
 	$(BIN)/python -m benchmarks.a2c.control --quick
+
+release-check: .venv/ready  ## would a release be whole? builds it, compares it with git, uses it from elsewhere
+	$(BIN)/python -m tools.release_check
 
 clean:  ## forget the virtual environment and caches
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache

@@ -107,8 +107,8 @@ def main() -> None:
         torch.manual_seed(0)
         with torch.no_grad():
             x, y = batch(validation, 256)
-            loss = cross_entropy(model(x).flatten(0, 1), y.flatten()).item()
-        print(f"validation loss {loss:.3f} nats per character on {fs.size()} node(s)")
+            loss = cross_entropy(model(x).flatten(0, 1), y.flatten())
+        print(f"validation loss {loss.item():.3f} nats per character on {fs.size()} node(s)")
         if options.out:
             options.out.mkdir(parents=True, exist_ok=True)
             save_file(model.state_dict(), options.out / "muon_gpt.safetensors")

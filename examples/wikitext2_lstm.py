@@ -85,11 +85,11 @@ class Memory:
 
     def forget(self) -> None:
         """Begin a text."""
-        self.hidden = tuple(torch.zeros_like(h) for h in self.hidden)
+        self.hidden = torch.zeros_like(self.hidden[0]), torch.zeros_like(self.hidden[1])
 
     def keep(self, hidden: tuple[Tensor, Tensor]) -> None:
         """Carry a state over, but no gradients beyond it."""
-        self.hidden = tuple(h.detach() for h in hidden)
+        self.hidden = hidden[0].detach(), hidden[1].detach()
 
     def state_dict(self) -> dict[str, Tensor]:
         """What a checkpoint holds of it."""
@@ -97,7 +97,8 @@ class Memory:
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Take up what a checkpoint held."""
-        self.hidden = tuple(state[name].to(self.hidden[0].device) for name in "hc")
+        device = self.hidden[0].device
+        self.hidden = state["h"].to(device), state["c"].to(device)
 
 
 class Corpus:

@@ -23,6 +23,6 @@ def test_the_blocks_of_a_page_run_in_order(page, tmp_path, monkeypatch):
 
 
 def test_links_to_files_lead_somewhere():
-    for page in PAGES:
+    for page in {*PAGES, *ROOT.glob("*.md")}:
         for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"

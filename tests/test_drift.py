@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 import torch
-from tools.one_of_each import one_of_each
+from one_of_each import one_of_each
 
 import flockstep as fs
 from flockstep.drift import drift

@@ -171,8 +171,8 @@ def test_names_tell_living_runs_from_dead_ones():
     [("ip", "command ip is missing"), ("tc", "command tc is missing"), ("root", "need root")],
 )
 def test_it_says_what_is_missing_and_leaves_well(lacking, told, monkeypatch, capsys):
-    monkeypatch.setattr(commands.shutil, "which", lambda name: None if name == lacking else name)
-    monkeypatch.setattr(commands.os, "geteuid", lambda: 1000 if lacking == "root" else 0)
+    monkeypatch.setattr("shutil.which", lambda name: None if name == lacking else name)
+    monkeypatch.setattr("os.geteuid", lambda: 1000 if lacking == "root" else 0)
     monkeypatch.setattr(sys, "argv", ["slowlink"])
     before = signal.getsignal(signal.SIGTERM)
     try:

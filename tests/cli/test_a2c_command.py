@@ -61,7 +61,7 @@ def test_an_episode_as_a_gif(command, tmp_path, monkeypatch):
 
     with Image.open(film) as picture:
         assert picture.format == "GIF"
-        assert picture.n_frames > 5
+        assert picture.n_frames > 5  # type: ignore[attr-defined]
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

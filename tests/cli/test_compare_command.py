@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from flockstep.cli import app, compare
+from flockstep.cli import app
 from flockstep.cli.support.compare_progress import Bars
 from flockstep.compare.runner import Run
 
@@ -27,7 +27,7 @@ def run(tmp_path):
 @pytest.mark.slow
 def test_a_comparison_from_the_table_to_the_files(run, tmp_path, monkeypatch):
     shown = []
-    monkeypatch.setattr(compare.webbrowser, "open", shown.append)
+    monkeypatch.setattr("webbrowser.open", shown.append)
     plan = tmp_path / "plan.toml"
     plan.write_text('strategies = ["DataParallel", {strategy = "LocalSGD(period=4)", label = "mine"}]\nseeds = 2\n')
     result = run(str(plan), *SMALL, "--straggler", "1:3x", "--open")

@@ -16,7 +16,7 @@ def test_the_time_of_a_gradient_is_that_of_all_nodes():
 
 def test_both_strategies_take_steps_of_the_same_length():
     baseline, other = demo.FULL.strategies
-    assert baseline.clip == fs.clips.ClipStep(gamma=other.gamma)
+    assert baseline.clip == fs.clips.ClipStep(gamma=other.gamma)  # type: ignore[attr-defined]
     assert demo.FULL.virtual_nodes == 32
     assert demo.FULL.bandwidth == "100 Mbit/s"
 

@@ -399,19 +399,19 @@ class Deep(Garbage):
 
 class Silent(Garbage):
     def handle(self):
-        self.server.over.wait()
+        self.server.over.wait()  # type: ignore[attr-defined]
 
 
 @contextmanager
 def something_else(handler):
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), handler) as server:
-        server.over = threading.Event()
+        server.over = threading.Event()  # type: ignore[attr-defined]
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:
             yield f"127.0.0.1:{server.server_address[1]}"
         finally:
-            server.over.set()
+            server.over.set()  # type: ignore[attr-defined]
             server.shutdown()
             thread.join()
 

@@ -140,7 +140,7 @@ def test_counts_without_words(tmp_path):
 def test_a_file_too_large_to_hold_is_streamed(tmp_path, monkeypatch):
     counts = sparse.csr_array(np.random.default_rng(0).poisson(0.6, (30, 12)))
     sparse.save_npz(tmp_path / "counts.npz", counts, compressed=False)
-    monkeypatch.setattr(lda_work.sources, "_HELD", 0)
+    monkeypatch.setattr("flockstep.lda.data.sources._HELD", 0)
     result = fit(tmp_path / "counts.npz", tmp_path / "out", "--held-out", 0.2)
     assert result.exit_code == 0, result.output
     assert "too large to hold: read again at every pass" in result.stderr
@@ -199,7 +199,7 @@ def test_a_thread_that_still_learns_does_not_spoil_what_is_saved(corpus, tmp_pat
         return save(*arguments, **more)
 
     monkeypatch.setattr(lda_work, "_learn", some)
-    monkeypatch.setattr(lda_work.files, "save", late)
+    monkeypatch.setattr(model_files, "save", late)
     assert fit(corpus, tmp_path / "out").exit_code == 130
     model = model_files.load(tmp_path / "out")
     assert np.array_equal(model.components_, learned[0])
@@ -280,7 +280,7 @@ def test_ctrl_c_after_learning(corpus, tmp_path, monkeypatch):
 PROGRAM = """
 import os
 from flockstep.cli.lda import app
-from flockstep.lda import training
+from flockstep.lda.core import training
 from flockstep.lda.core.topics import Topics
 said = set()
 def say(word):
@@ -335,7 +335,7 @@ def test_ctrl_c_for_real(corpus, tmp_path, jobs, signs):
 # The first row is from before the first batch.
 ON_NODES = """
 import os
-from flockstep.cli import lda_work
+from flockstep.cli.topics import lda_work
 from flockstep.cli.lda import app
 fit = lda_work.fit_on_nodes
 def told_fit(model, counts, *, callback, **others):

@@ -115,11 +115,12 @@ def test_a_scan_that_cannot_be(table, tmp_path, more, said):
 
 
 def test_a_scan_that_is_stopped_keeps_what_is_done(table, tmp_path, monkeypatch):
+    from flockstep.lda import LDA
     from flockstep.lda.evaluate import scan
 
     made = []
 
-    class Stops(scan.LDA):
+    class Stops(LDA):
         def fit(self, *given, **how):
             if made:
                 raise KeyboardInterrupt

@@ -18,7 +18,7 @@ def made(name="CELGC(period=8, gamma=1.0)", rows=1, *counts):
 def drawn(*runs, **options):
     console = Console(file=io.StringIO(), width=120)
     console.print(report.table(runs, title="about", **options))
-    return " ".join(console.file.getvalue().split())
+    return " ".join(console.file.getvalue().split())  # type: ignore[attr-defined]
 
 
 def test_a_line_says_it_all():

@@ -6,7 +6,6 @@ from test_runner import Listening
 
 from flockstep.compare import real, runner
 from flockstep.compare.folder import Results
-from flockstep.compare.lab import commands
 from flockstep.compare.lab.commands import Missing
 from flockstep.compare.lab.lab import Lab
 
@@ -94,8 +93,8 @@ def test_limited_links(tmp_path, looped, own):
 
 
 def test_where_links_cannot_be_limited_it_says_so(tmp_path, monkeypatch):
-    monkeypatch.setattr(commands.os, "geteuid", lambda: 1000)
-    monkeypatch.setattr(commands.shutil, "which", lambda name: name)
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    monkeypatch.setattr("shutil.which", lambda name: name)
     comparison = made(strategies=["DataParallel"], real=True, link="50 Mbit/s")
     with pytest.raises(ValueError, match=r"cannot be limited to 50 Mbit/s here: .*need root.*\n  leave --link out"):
         real.run_in_turn(comparison, tmp_path, [runner.Run(0, 0)], Listening())

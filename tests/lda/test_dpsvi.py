@@ -397,7 +397,7 @@ def test_a_server_does_not_wait_while_a_reply_is_written(corpus, monkeypatch):
             return [1]
 
     node, writing, go_on = Alone(), threading.Event(), threading.Event()
-    written = keeper_module.written
+    written = keeper_module.written  # type: ignore[attr-defined]
 
     def slowly(*arguments, **named):
         writing.set()

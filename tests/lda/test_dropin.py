@@ -42,7 +42,7 @@ class LatentDirichletAllocation(LDA):
         return LDA._get_param_names()
 
 
-SUITE.LatentDirichletAllocation = LatentDirichletAllocation
+SUITE.LatentDirichletAllocation = LatentDirichletAllocation  # type: ignore[attr-defined]
 globals().update(
     {name: test for name, test in vars(SUITE).items() if name.startswith("test_") and name not in NOT_OURS}
 )

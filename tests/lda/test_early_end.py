@@ -68,7 +68,7 @@ def test_a_signal_that_does_not_wake_whoever_waits_is_felt(corpus, monkeypatch, 
     """The system may give it to another thread, or to the waiting one just before it waits: both look like this."""
     waiting, sent, ran_out = threading.Event(), threading.Event(), threading.Event()
     batches = Corpus.of(corpus)
-    wait = training.wait
+    wait = training.wait  # type: ignore[attr-defined]
 
     def told(*arguments, **more):
         waiting.set()

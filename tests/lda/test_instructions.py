@@ -14,12 +14,12 @@ BITS = [1, 2, 3, 0x80000000, 0xFFFFFFFF, 0x8000000000000000, 0xF0F0F0F0F0F0F0F0,
 
 @numba.njit
 def _about(bits):
-    return lowest_bit(bits), how_many(bits)
+    return lowest_bit(bits), how_many(bits)  # type: ignore[call-arg]
 
 
 @numba.njit
 def _shift(bits, by):
-    return shifted(bits, by)
+    return shifted(bits, by)  # type: ignore[call-arg]
 
 
 @numba.njit

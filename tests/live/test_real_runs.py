@@ -36,7 +36,7 @@ def agree(trace, lives, told, nodes):
 @pytest.mark.parametrize("nodes", [1, 2, 3])
 @pytest.mark.parametrize("strategy", [fs.LocalSGD(period=4), fs.Swarm(period=4)], ids=["together", "one-sided"])
 def test_threads(tmp_path, monkeypatch, strategy, nodes):
-    agree(*launch(tmp_path, monkeypatch, strategy, nodes), nodes)
+    agree(*launch(tmp_path, monkeypatch, strategy, nodes), nodes)  # type: ignore[call-arg]
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ def shown(folder, dead=(), width=80):
     console = Console(file=io.StringIO(), width=width)
     there = reader(folder, dead)
     console.print(view(state(there.look(), there.clock()), str(folder)))
-    return console.file.getvalue()
+    return console.file.getvalue()  # type: ignore[attr-defined]
 
 
 def test_no_run_yet(tmp_path):

@@ -7,9 +7,10 @@ import pytest
 import torch
 
 import flockstep as fs
+from flockstep.codecs.blocks.blocks import BLOCK
 from flockstep.codecs.coder import asks_again, coder
 from flockstep.codecs.lattice import lattice, on_numba, on_torch
-from flockstep.codecs.lattice.lattice import BLOCK, Plan, exponents_for
+from flockstep.codecs.lattice.lattice import Plan, exponents_for
 from flockstep.codecs.modular import Modular
 from flockstep.testing import check_codec
 

@@ -51,18 +51,18 @@ class Witness(pair_exchange.PairExchange):
     def __init__(self, node, *arguments):
         super().__init__(node, *arguments)
         self.node, self.due, self.settled = node, torch.zeros(DIM, dtype=torch.float64), False
-        self.flock[node.rank] = self
+        self.flock[node.rank] = self  # type: ignore[attr-defined]
 
     def _answer(self, peer, message):
         v = self._v.clone()
         reply = super()._answer(peer, message)
         if not torch.equal(self._v, v):
-            caller = self.flock[peer]
+            caller = self.flock[peer]  # type: ignore[attr-defined]
             caller.due = v - self._v
             # Its first step, the only one that leads anywhere, may have come since it called. Nothing else has.
             if caller.stands:
                 # What one gives the other takes: the flock's sum of squared deviations falls by what the pair's does.
-                self.seen.append((pair(caller._v, v), pair(caller._v + caller.due, self._v)))
+                self.seen.append((pair(caller._v, v), pair(caller._v + caller.due, self._v)))  # type: ignore[attr-defined]
         return reply
 
     async def _meet(self, peer, v):
@@ -78,7 +78,7 @@ class Witness(pair_exchange.PairExchange):
 
     def _apart(self):
         """The sum of squared deviations, with what callers will have as soon as their replies are there."""
-        held = torch.stack([each._v + each.due for each in list(self.flock.values()) if living(each.node)])
+        held = torch.stack([each._v + each.due for each in list(self.flock.values()) if living(each.node)])  # type: ignore[attr-defined]
         return squares(held)
 
 

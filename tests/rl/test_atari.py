@@ -62,7 +62,7 @@ def test_a_lost_life_ends_an_episode_and_not_the_game(emulator):
             ends += int(step.terminated.sum())
             begins += int((~step.counts).sum())
             signs |= set(step.rewards)
-            scores += games.ended()
+            scores += games.ended()  # type: ignore[attr-defined]
     finally:
         games.close()
     # Five lives a game.
@@ -82,7 +82,7 @@ def test_a_whole_game_of_pong(emulator):
         while not scores:
             step = games.step(rng.integers(0, 6, 1))
             total += float(step.rewards[0])
-            scores = games.ended()
+            scores = games.ended()  # type: ignore[attr-defined]
     finally:
         games.close()
     assert -21 <= total <= 21

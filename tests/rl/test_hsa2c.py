@@ -161,7 +161,7 @@ def test_what_was_saved_comes_back(env, tmp_path):
     assert twin.num_timesteps == 300
     assert json.dumps(twin._history.to_json()) == json.dumps(model._history.to_json())
     assert twin.evaluate(2, seed=5) == model.evaluate(2, seed=5)
-    np.testing.assert_array_equal(twin._ready().squares, model._ready().squares)
+    np.testing.assert_array_equal(twin._ready().squares, model._ready().squares)  # type: ignore[attr-defined]
     twin.learn(200, reset_num_timesteps=False)
     assert twin.num_timesteps == 500
     assert twin.history[-1].seconds > model.history[-1].seconds
@@ -272,7 +272,7 @@ def test_a_module_of_ones_own(tmp_path):
     assert twin.num_timesteps == 300
 
 
-class Screen(gymnasium.Env):
+class Screen(gymnasium.Env):  # type: ignore[name-defined]
     """A picture that brightens; black is 0, and whoever says 1 is paid."""
 
     observation_space = gymnasium.spaces.Box(0, 255, (36, 36, 1), np.uint8)
@@ -358,7 +358,7 @@ def test_rates_that_are_none_are_refused(made, sentence):
         made()
 
 
-class Breaking(gymnasium.Env):
+class Breaking(gymnasium.Env):  # type: ignore[name-defined]
     """From its 30th step on, one of what it gives is not finite."""
 
     observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)

@@ -85,7 +85,7 @@ def test_an_environment_itself_is_made_again():
 
 
 def test_spaces_that_no_policy_here_has():
-    class Odd(gymnasium.Env):
+    class Odd(gymnasium.Env):  # type: ignore[name-defined]
         observation_space = gymnasium.spaces.Dict({"a": gymnasium.spaces.Discrete(2)})
         action_space = gymnasium.spaces.Text(2)
 

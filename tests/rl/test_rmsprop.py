@@ -59,7 +59,7 @@ def test_it_is_an_ordinary_optimizer():
         loss.backward()
         return loss
 
-    assert optimizer.step(closure).item() == 2.0
+    assert optimizer.step(closure).item() == 2.0  # type: ignore[attr-defined]
     assert torch.equal(still, torch.ones(2))
     twin = RMSpropTF([x, still])
     twin.load_state_dict(optimizer.state_dict())

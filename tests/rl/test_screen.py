@@ -31,7 +31,7 @@ def test_what_is_shown_is_what_training_shows(game):
         theirs, (ours, _) = games.reset(seed=3)[0], screen.reset(seed=3)
         assert np.abs(ours[-1].astype(int) - theirs[0, -1]).max() <= 1
         for _ in range(80):
-            action = int(rng.integers(games.single_action_space.n))
+            action = int(rng.integers(games.single_action_space.n))  # type: ignore[attr-defined]
             theirs, points, *_ = games.step(np.array([action]))
             ours, own, over, _, _ = screen.step(action)
             assert own == points[0]

@@ -153,7 +153,7 @@ def test_learning_on_two_processes(tmp_path):
 class Mortal(ActorCriticBursts):
     """Node 1 dies without a word in its fifth burst."""
 
-    rank = 0
+    rank = bursts = 0
 
     def shard(self, rank, size):
         twin = super().shard(rank, size)

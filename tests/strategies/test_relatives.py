@@ -614,7 +614,7 @@ def test_resuming_equals_no_interruption_bit_for_bit(name, tmp_path):
         (lambda: fs.NoLoCo(outer_momentum=1), "NoLoCo.outer_momentum must be below 1, got 1"),
         (lambda: fs.NoLoCo(codec=None), "NoLoCo.codec must be a codec such as Modular(bits=8), got None"),
         (lambda: fs.NoLoCo(matching_seed=-1), "NoLoCo.matching_seed must be at least 0, got -1"),
-        (lambda: fs.SGP(topology=fs.topologies.Ring()), "unexpected keyword argument 'topology'"),
+        (lambda: fs.SGP(topology=fs.topologies.Ring()), "unexpected keyword argument 'topology'"),  # type: ignore[call-arg]
     ],
 )
 def test_bad_arguments_are_refused_in_one_sentence(make, sentence):

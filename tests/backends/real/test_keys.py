@@ -208,9 +208,9 @@ def test_a_peer_that_hangs_up_while_its_connection_is_secured_leaves_nothing_ope
 def test_what_certificates_allow(run):
     authority, node = keys.read(run / "node-0001" / "ca.pem"), keys.read(run / "node-0001" / "node.pem")
     basic, uses = (authority.extensions.get_extension_for_class(kind) for kind in (BasicConstraints, KeyUsage))
-    assert (basic.value.ca, basic.value.path_length, uses.value.key_cert_sign) == (True, 0, True)
+    assert (basic.value.ca, basic.value.path_length, uses.value.key_cert_sign) == (True, 0, True)  # type: ignore[attr-defined]
     basic, uses = (node.extensions.get_extension_for_class(kind) for kind in (BasicConstraints, KeyUsage))
-    assert (basic.value.ca, uses.value.key_cert_sign, uses.value.digital_signature) == (False, False, True)
+    assert (basic.value.ca, uses.value.key_cert_sign, uses.value.digital_signature) == (False, False, True)  # type: ignore[attr-defined]
     ends = node.extensions.get_extension_for_class(ExtendedKeyUsage).value
     assert set(ends) == {ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH}
     assert node.public_key().curve.name == authority.public_key().curve.name == "secp256r1"

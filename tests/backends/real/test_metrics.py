@@ -81,7 +81,7 @@ def test_a_report_over_the_wire(fabrics, tmp_path, secured):
     if context is not None:
         # Prometheus would be told the name of the node: tls_config.server_name.
         context.check_hostname = False
-    status, kind, text = ask(node.fabric.mailbox().members.me.address, context)
+    status, kind, text = ask(node.fabric.mailbox().members.me.address, context)  # type: ignore[attr-defined]
     assert (status, kind) == (200, "text/plain; version=0.0.4; charset=utf-8")
     found, rank = read(text), ("rank", "1")
     assert found["flockstep_steps_total", rank] == 7
@@ -101,14 +101,14 @@ def test_a_report_over_the_wire(fabrics, tmp_path, secured):
 def test_who_has_no_certificate_is_told_nothing(fabrics):
     node = Still(fabrics(secured=True)[0], 0, 2, 0)
     with pytest.raises(OSError):
-        ask(node.fabric.mailbox().members.me.address)
+        ask(node.fabric.mailbox().members.me.address)  # type: ignore[attr-defined]
 
 
 def test_one_who_dies_is_counted_out(fabrics):
     node = Still(fabrics(secured=False)[0], 0, 2, 0)
-    address = node.fabric.mailbox().members.me.address
+    address = node.fabric.mailbox().members.me.address  # type: ignore[attr-defined]
     assert read(ask(address)[2])["flockstep_living_peers", ("rank", "0")] == 1
-    node.fabric.mailbox().members.lose(1, "it died")
+    node.fabric.mailbox().members.lose(1, "it died")  # type: ignore[attr-defined]
     assert read(ask(address)[2])["flockstep_living_peers", ("rank", "0")] == 0
 
 

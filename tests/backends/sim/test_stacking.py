@@ -10,7 +10,7 @@ import torch
 
 import flockstep as fs
 from flockstep.flock import not_row_wise
-from flockstep.workloads.convex import Quadratics, Quartics
+from flockstep.workloads.convex import Logistic, Quadratics, Quartics
 
 PROBLEM = Quadratics(dim=5, noise=1.0, dtype=torch.float64)
 MOMENTUM = partial(torch.optim.SGD, lr=0.05, momentum=0.9, weight_decay=0.01)
@@ -90,9 +90,7 @@ def test_workloads_of_other_kinds():
     assert_same(*both(fs.LocalSGD(period=4), Quartics(), nodes=5, optimizer=partial(torch.optim.SGD, lr=0.01)))
     rng = np.random.default_rng(0)
     labels = np.sign(rng.standard_normal(60))
-    logistic = fs.workloads.convex.Logistic(
-        data=(rng.standard_normal((60, 4)), labels), batch=7, heterogeneity=1.0, dtype=torch.float64
-    )
+    logistic = Logistic(data=(rng.standard_normal((60, 4)), labels), batch=7, heterogeneity=1.0, dtype=torch.float64)
     assert_same(*both(fs.SClipEF(), logistic, nodes=5))
 
 

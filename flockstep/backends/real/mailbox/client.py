@@ -24,12 +24,13 @@ from flockstep.message import Message
 
 
 class Connections:
-    """Idle connections by address; a call takes one, and gives it back."""
+    """Idle connections, by address and by whose certificate was shown there; a call takes one, and gives it back."""
 
     def __init__(self, context: ssl.SSLContext | None, *, connect: float, idle: float) -> None:
         self._context, self._connect, self._longest_idle = context, connect, idle
         self._lock = threading.Lock()
-        self._idle: dict[str, list[tuple[socket.socket, float]]] = defaultdict(list)
+        # By name too: a connection that was checked for one node must not answer for another at the same address.
+        self._idle: dict[tuple[str, str], list[tuple[socket.socket, float]]] = defaultdict(list)
         self._busy: set[socket.socket] = set()
         self._closed = False
 
@@ -38,7 +39,7 @@ class Connections:
         with self._lock:
             if self._closed:
                 raise ConnectionError("this mailbox is closed")
-            waiting = self._idle[address]
+            waiting = self._idle[address, name]
             while waiting:
                 connection, since = waiting.pop()
                 if not _has_ended(connection) and time.monotonic() - since <= self._longest_idle:
@@ -47,24 +48,25 @@ class Connections:
                 connection.close()
         return self._open(address, name, deadline)
 
-    def give_back(self, address: str, connection: socket.socket) -> None:
+    def give_back(self, address: str, name: str, connection: socket.socket) -> None:
         """The call is over, and the connection is good."""
         with self._lock:
             self._busy.discard(connection)
             if self._closed:
                 connection.close()
                 return
-            now, waiting = time.monotonic(), self._idle[address]
+            now, waiting = time.monotonic(), self._idle[address, name]
             # The oldest are taken last: without this, those of a burst would stay for ever.
             while waiting and now - waiting[0][1] > self._longest_idle:
                 waiting.pop(0)[0].close()
             waiting.append((connection, now))
 
     def forget(self, address: str) -> None:
-        """Nobody answers there: close what was kept open."""
+        """Nothing answers there: close what was kept open."""
         with self._lock:
-            for connection, _ in self._idle.pop(address, ()):
-                connection.close()
+            for key in [key for key in self._idle if key[0] == address]:
+                for connection, _ in self._idle.pop(key):
+                    connection.close()
 
     def drop(self, connection: socket.socket) -> None:
         """The call failed: nobody knows what would come next on it."""
@@ -164,7 +166,7 @@ class Calls:
         except BaseException:
             self._connections.drop(connection)
             raise
-        self._connections.give_back(address, connection)
+        self._connections.give_back(address, name, connection)
         return replied, reply, answer.peers
 
     def _refusal(self, exchange: Exchange, deadline: Deadline) -> None:

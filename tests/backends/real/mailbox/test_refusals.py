@@ -478,6 +478,16 @@ def test_a_server_with_anothers_certificate_is_not_believed(houses, secured, fol
         asker.box.ask(2, "topic", message())
 
 
+def test_nor_over_a_connection_that_is_open_already(houses, secured, folder):
+    """It was checked for the node it was opened to; who answers there could say it is another."""
+    asker = houses(0, size=3, keys=Keys.find(folder / "run", 0))
+    asker.box.members.learn(str(secured.box.members.me))
+    assert asker.box.ask(1, "topic", message()).data.tolist() == [2, 4, 6]
+    asker.box.members.learn(f"2={address_of(secured)}/5")
+    with pytest.raises(LostPeer, match="certificate verify failed: Hostname mismatch"):
+        asker.box.ask(2, "topic", message())
+
+
 # Where one may listen --------------------------------------------------------------------------------------------
 
 

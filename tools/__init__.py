@@ -1,0 +1,1 @@
+"""What a maintainer runs on this repository, and no user ever does."""
