@@ -66,7 +66,8 @@ def train(
             inputs, targets = batch
             return torch.nn.functional.mse_loss(module(inputs), targets)
 
-        trace = fs.train(model, loss, (inputs, targets), fs.DPSGD(threads=2), nodes=2, steps=1000)
+        if __name__ == "__main__":
+            trace = fs.train(model, loss, (inputs, targets), fs.DPSGD(threads=2), nodes=2, steps=1000)
     """
     workload = Supervised(module=model, loss=loss, data=data, validation=validation, batch=batch, seed=seed)
     trace = launch(

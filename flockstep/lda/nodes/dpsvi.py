@@ -64,7 +64,8 @@ class DPSVI:
             waited for, and each worker learns on by itself.
 
     Example:
-        trace = fs.launch(DPSVI(), TopicDocuments(X, model=LDA(20)), nodes=2, steps=100)
+        if __name__ == "__main__":
+            trace = fs.launch(DPSVI(), TopicDocuments(counts, model=LDA(20)), nodes=2, steps=100)
     """
 
     one_sided: ClassVar[bool] = True

@@ -70,7 +70,8 @@ class TopicDocuments:
         seed: Seed of the first table, and of who gets which documents.
 
     Example:
-        trace = fs.launch(DPSVI(), TopicDocuments(X, model=LDA(20)), nodes=2, steps=100)
+        if __name__ == "__main__":
+            trace = fs.launch(DPSVI(), TopicDocuments(counts, model=LDA(20)), nodes=2, steps=100)
     """
 
     def __init__(self, documents: Any, *, model: LDA, held_out: Any = None, seed: int = 0) -> None:
