@@ -28,7 +28,20 @@ step does."""
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """``steps`` of all nodes together, or ``samples``, of which each step of this node takes ``batch``."""
+    """Work of all nodes together: a number of steps, or of samples.
+
+    The nodes that are there share it as they go, and stop within a few steps of its end, never before it.
+
+    Args:
+        steps: Steps of all nodes together. None where ``samples`` are given.
+        samples: Samples of all nodes together. None where ``steps`` are given.
+        batch: Samples that one step of this node takes; given with ``samples``, and only then.
+
+    Example:
+        with fs.join(model, optimizer, fs.Swarm(), budget=fs.Budget(samples=60_000, batch=32)) as node:
+            for inputs, targets in node.batches(loader):
+                step(inputs, targets)  # one step of your own loop
+    """
 
     steps: int | None = None
     samples: int | None = None

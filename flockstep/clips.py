@@ -38,9 +38,17 @@ class NoClip:
 
 @dataclass(frozen=True, kw_only=True)
 class ClipNorm:
-    """g * min(1, max_norm / ||g||): the norm over the whole vector, before weight decay and momentum.
+    """Scales a gradient down to a norm: the norm of the whole vector, before weight decay and momentum.
 
-    ``max_norm`` is a number or a function of the step, from 0.
+        g <- g * min(1, max_norm / ||g||)
+
+    Pascanu, Mikolov, Bengio: on the difficulty of training recurrent neural networks, ICML 2013, arXiv 1211.5063.
+
+    Args:
+        max_norm: Largest Euclidean norm, in units of the gradient: a number, or a function of the step, from 0.
+
+    Example:
+        fs.DataParallel(clip=fs.clips.ClipNorm(max_norm=1.0))  # clips the mean of all nodes' gradients
     """
 
     row_wise: ClassVar[bool] = True
@@ -59,7 +67,13 @@ class ClipNorm:
 
 @dataclass(frozen=True, kw_only=True)
 class ClipCoordinates:
-    """Every coordinate between -limit and limit; ``limit`` is a number or a function of the step, from 0."""
+    """Brings every coordinate of a gradient between -limit and limit.
+
+        g_k <- min(max(g_k, -limit), limit)
+
+    Args:
+        limit: Largest magnitude of a coordinate, in units of the gradient: a number, or a function of the step, from 0.
+    """
 
     row_wise: ClassVar[bool] = True
 
@@ -77,10 +91,25 @@ class ClipCoordinates:
 
 @dataclass(frozen=True, kw_only=True)
 class SmoothClip:
-    """phi_t y / sqrt(y^2 + eps_t) in every coordinate: nearly linear where y is small, never beyond phi_t.
+    """Bounds every coordinate smoothly: nearly linear where it is small, never beyond phi_t.
 
-    phi_t = c_phi (t+1)^-phi_power falls and eps_t = tau (t+1)^eps_power grows with the step t, from 0, so that less and
-    less is cut off from what lies below sqrt(tau). The powers are those of SClip-EF.
+        y <- phi_t y / sqrt(y^2 + eps_t),      phi_t = c_phi (t+1)^-phi_power,   eps_t = tau (t+1)^eps_power
+
+    t is the step, from 0: phi_t falls and eps_t grows, so that less and less is cut off from what lies below sqrt(tau).
+    An infinite coordinate becomes phi_t, and one that is not a number 0, which is counted.
+
+    Yu, Jakovetic, Kar: smoothed gradient clipping and error feedback for decentralized optimization under symmetric
+    heavy-tailed noise, SIAM J. Optim. 2026, arXiv 2310.16920, with its powers as defaults.
+
+    Args:
+        c_phi: phi_t at the first step, in units of the gradient.
+        tau: eps_t at the first step, in units of the gradient squared. sqrt(tau) near a typical coordinate of a
+            gradient with its noise is a good choice.
+        phi_power: Power of t + 1 by which phi_t falls, 0 or more.
+        eps_power: Power of t + 1 by which eps_t grows, 0 or more.
+
+    Example:
+        fs.SClipEF(clip=fs.clips.SmoothClip(c_phi=20.0, tau=100.0))
     """
 
     row_wise: ClassVar[bool] = True
@@ -116,10 +145,18 @@ def _numbers_only(g: Tensor, node: Node) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class ClipStep:
-    """min(eta, gamma / ||g||) * g: gamma caps the length of a plain SGD step, eta is the optimizer's learning rate now.
+    """Bounds the length of a plain SGD step, not of the gradient; eta is the optimizer's learning rate now.
 
-    A number gamma goes with the learning rate: when a scheduler has brought eta to a tenth of its initial value, the
-    cap is gamma / 10, as in the authors' runs. A function of the step is taken as it stands.
+        eta * g <- min(eta, gamma / ||g||) * g
+
+    Liu, Zhuang, Lei, Liao: communication-efficient local gradient clipping, NeurIPS 2022, arXiv 2205.05040.
+
+    Args:
+        gamma: Longest step, as a distance in parameter space. A number shrinks as a schedule lowers the learning rate:
+            at a tenth of the initial rate the cap is gamma / 10. A function of the step, from 0, is taken as it stands.
+
+    Example:
+        fs.LocalSGD(period=8, clip=fs.clips.ClipStep(gamma=0.1))
     """
 
     row_wise: ClassVar[bool] = True

@@ -18,7 +18,24 @@ from typing import Any
 
 
 class FlockstepError(RuntimeError):
-    """An error of a run: says which node, when, and in which exchange it happened."""
+    """An error of a run: says which node, when, and in which exchange it happened.
+
+    Bad arguments are plain ``ValueError`` and ``TypeError``. ``trace`` is the ``Trace`` up to the failure, where the
+    backend has one.
+
+    Args:
+        message: What happened, in words.
+        rank: The node on which it happened. None: unknown.
+        time: When, in seconds of the run, virtual or real. None: unknown.
+        channel: The channel of the collective it happened in. None: in none.
+        round: The round of that channel, from 0. None: in none.
+
+    Example:
+        try:
+            trace = fs.simulate(fs.LocalSGD(period=8), workload, nodes=4)
+        except fs.FlockstepError as error:
+            print(error, error.rank, error.time)
+    """
 
     def __init__(
         self,
@@ -59,11 +76,17 @@ def _rebuild(
 
 
 class Deadlock(FlockstepError):
-    """Nodes wait for something that can no longer happen."""
+    """Nodes wait for something that can no longer happen; the message says which nodes, and for what.
+
+    It is made as ``FlockstepError`` is.
+    """
 
 
 class LostPeer(FlockstepError):
-    """A node died, or did not answer in time."""
+    """A node died, or did not answer in time.
+
+    It is made as ``FlockstepError`` is.
+    """
 
 
 class NodeDied(LostPeer):
@@ -71,19 +94,31 @@ class NodeDied(LostPeer):
 
 
 class Mismatch(FlockstepError):
-    """Nodes brought different things to one exchange."""
+    """Nodes brought different things to one exchange: strategies, models, or vectors of different shapes or dtypes.
+
+    It is made as ``FlockstepError`` is.
+    """
 
 
 class CodecRange(FlockstepError):
-    """A vector cannot be coded, or decoded, with confidence."""
+    """A vector cannot be coded, or a message decoded, with confidence.
+
+    Its numbers are not finite or too large, or it is not what the codec expects. It is made as ``FlockstepError`` is.
+    """
 
 
 class Diverged(FlockstepError):
-    """A loss is no longer a finite number."""
+    """A loss, a gradient or a model is no longer finite.
+
+    It is made as ``FlockstepError`` is.
+    """
 
 
 class NodeFailed(FlockstepError):
-    """A node's own program raised; the original exception is the cause."""
+    """A node's own program raised; the original exception is the cause.
+
+    It is made as ``FlockstepError`` is.
+    """
 
 
 def located(error: Exception, rank: int, time: float) -> FlockstepError:

@@ -21,12 +21,21 @@ def _span(start: str | float, duration: str | float) -> tuple[float, float]:
 
 @dataclass(frozen=True, kw_only=True)
 class Crash:
-    """A node dies at a moment. It stays dead, or begins its program anew ``back_after`` later.
+    """A node dies at a moment. It stays dead, or begins its program anew after a while.
 
-    Who comes back is what a process started again would be: the model, the optimizer, the step count and the random
-    streams of the start, and ``node.incarnation`` one higher. What was on its way to or from it when it died is lost.
-    Only strategies without collectives can go on with it, since those need everybody who ever was. The run waits for
-    who is still to come; a crash of a node that is down does nothing.
+    A node that comes back is what a process started again would be: the model, the optimizer, the step count and the
+    random streams of the start, and ``node.incarnation`` one higher. What was on its way to or from it when it died is
+    lost. Only strategies without collectives can go on with it, since those need every node. The run waits for nodes
+    that are still to come back; a crash of a node that is down does nothing.
+
+    Args:
+        node: Rank of the node.
+        at: When it dies, in virtual time: seconds, or a text such as "2 min".
+        back_after: How much later it begins anew: seconds, or a text. None: never.
+
+    Example:
+        cluster = dict(nodes=8, steps=20, compute=fs.Compute(step="1 s"))
+        fs.simulate(fs.Swarm(), workload, faults=[fs.faults.Crash(node=3, at="10 s", back_after="5 s")], **cluster)
     """
 
     node: int
@@ -42,7 +51,18 @@ class Crash:
 
 @dataclass(frozen=True, kw_only=True)
 class Slowdown:
-    """A node computes ``factor`` times slower from ``start`` for ``duration``."""
+    """A node computes slower for a while.
+
+    Args:
+        node: Rank of the node.
+        start: When it begins, in virtual time: seconds, or a text such as "2 min".
+        duration: How long it lasts: seconds, or a text.
+        factor: How many times longer a gradient takes meanwhile.
+
+    Example:
+        cluster = dict(nodes=8, steps=20, compute=fs.Compute(step="1 s"))
+        fs.simulate(fs.Swarm(), workload, faults=[fs.faults.Slowdown(node=3, start=1, duration=5, factor=4)], **cluster)
+    """
 
     node: int
     start: str | float
@@ -63,11 +83,20 @@ class Slowdown:
 
 @dataclass(frozen=True, kw_only=True)
 class Pause:
-    """A node stands still from ``start`` for ``duration``, as after SIGSTOP, and then goes on where it was.
+    """A node stands still for a while, as after SIGSTOP, and then goes on where it was.
 
-    It computes nothing, answers nothing, and messages to and from it do not move. Clocks go on: whoever asks it may
-    give it up, and a question of its own that ran out of time meanwhile is lost when it wakes. It stays a member.
-    Its report counts the time under what it was doing.
+    It computes nothing, answers nothing, and messages to and from it do not move. Clocks go on: a node that asks it may
+    give it up, and a question of its own that ran out of time meanwhile is lost when it wakes. It stays a member. Its
+    report counts the time under what it was doing.
+
+    Args:
+        node: Rank of the node.
+        start: When it begins, in virtual time: seconds, or a text such as "2 min".
+        duration: How long it lasts: seconds, or a text.
+
+    Example:
+        cluster = dict(nodes=8, steps=20, compute=fs.Compute(step="1 s"))
+        fs.simulate(fs.Swarm(), workload, faults=[fs.faults.Pause(node=3, start="1 s", duration="5 s")], **cluster)
     """
 
     node: int
@@ -87,10 +116,19 @@ class Pause:
 
 @dataclass(frozen=True, kw_only=True)
 class Partition:
-    """Messages between different ``groups`` of nodes do not move from ``start`` for ``duration``.
+    """Messages between different groups of nodes do not move for a while.
 
-    They are not lost: like TCP over a cable that was pulled, they go on afterwards unless somebody has given up.
-    Collectives wait. Nodes named in no group are one further group.
+    They are not lost: like TCP over a cable that was pulled, they go on afterwards unless a node has given up.
+    Collectives wait.
+
+    Args:
+        groups: Groups of ranks; nodes that are named in none are one further group.
+        start: When it begins, in virtual time: seconds, or a text such as "2 min".
+        duration: How long it lasts: seconds, or a text.
+
+    Example:
+        cut = fs.faults.Partition(groups=[(0, 1, 2, 3), (4, 5, 6, 7)], start="1 s", duration="5 s")
+        fs.simulate(fs.Swarm(), workload, nodes=8, steps=20, compute=fs.Compute(step="1 s"), faults=[cut])
     """
 
     groups: Sequence[Sequence[int]]
@@ -120,11 +158,20 @@ class Partition:
 
 @dataclass(frozen=True, kw_only=True)
 class MessageLoss:
-    """Each ``ask`` comes to nothing with probability ``share``, from ``start`` for ``duration`` (None: to the end).
+    """Each ``ask`` comes to nothing with some probability.
 
-    The asker finds out at its deadline. Half of those lost are lost before the peer's handler ran, half after it: what
-    a peer that fails in the middle of an exchange looks like from outside. ``send``, ``receive`` and collectives stand
-    for streams that send again whatever is lost on the way, so nothing happens to them.
+    The node that asks finds out at its deadline. Half of those lost are lost before the peer's handler ran, half after
+    it: what a peer that fails in the middle of an exchange looks like from outside. ``send``, ``receive`` and
+    collectives stand for streams that send again what is lost on the way, so nothing happens to them.
+
+    Args:
+        share: Probability that an ``ask`` is lost, from 0 to 1.
+        start: When it begins, in virtual time: seconds, or a text such as "2 min".
+        duration: How long it lasts: seconds, or a text. None: to the end.
+
+    Example:
+        cluster = dict(nodes=8, steps=20, compute=fs.Compute(step="1 s"))
+        fs.simulate(fs.Swarm(), workload, faults=[fs.faults.MessageLoss(share=0.05)], **cluster)
     """
 
     share: float

@@ -25,20 +25,37 @@ from flockstep.strategy import Strategy, describe, is_one_sided, steps_with_own_
 
 
 def rank() -> int:
-    """This node's number, wherever this code runs: under ``launch``, ``simulate`` or torchrun; 0 alone."""
+    """This node's number, from 0, where this code runs: under ``launch``, ``simulate`` or torchrun; 0 alone.
+
+    Example:
+        torch.manual_seed(fs.rank())  # data of its own for every node
+    """
     return _place().rank
 
 
 def size() -> int:
-    """How many nodes there are; 1 alone."""
+    """How many nodes there are where this code runs; 1 alone.
+
+    Example:
+        batch = 256 // fs.size()
+    """
     return _place().size
 
 
 def progress(shape: Callable[[float], float]) -> Callable[[int], float]:
-    """For ``LambdaLR(optimizer, fs.progress(shape))``: the factor follows what *all* nodes have spent of the budget.
+    """A schedule for ``LambdaLR`` that follows what *all* nodes have spent of the budget.
 
-    ``shape`` maps that, from 0 to 1, to a factor: ``lambda p: 1 - p``. Local steps would be a poor measure where one
-    node takes four times as many as another. Before the join, the run is at its beginning.
+    Local steps would be a poor measure where one node takes four times as many as another. Before the join, the run is
+    at its beginning.
+
+    Args:
+        shape: Maps the share of the budget that is spent, from 0 to 1, to a factor of the learning rate.
+
+    Returns:
+        A function for ``torch.optim.lr_scheduler.LambdaLR``. It needs ``join(..., budget=...)``.
+
+    Example:
+        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, fs.progress(lambda share: 1 - share))
     """
     seen = 0.0
 
@@ -68,18 +85,33 @@ def join(
     """Train this model with others: inside the ``with``, ``optimizer.step()`` is a step of the strategy.
 
     The loop, the optimizer and its schedulers stay as they are; without the ``with`` line the script trains alone. At
-    the door nodes compare strategy, parameter names, shapes and dtypes, and all take node 0's weights. ``budget`` is
-    the work of all nodes together, for ``node.batches(loader)``, ``node.progress`` and ``fs.progress``. ``resume``
-    names a folder: the newest complete checkpoint there is taken up (``node.step_count`` says where it stood), or
-    training starts anew if there is none; with ``save_every`` one is written there every so many steps. ``stateful``
-    are further things with a ``state_dict`` to keep in it: schedulers, a GradScaler. ``tensorboard`` names a folder
-    where node 0 writes scalars: logged losses, spread, bytes, where the seconds go, steps per second; or it is a
-    ``TensorBoard``.
+    its beginning nodes compare strategy, parameter names, shapes and dtypes, and all take node 0's weights. A model
+    that is not finite never leaves its node. What cannot be trained right is refused, here or at the step where it
+    shows.
 
-    Several optimizers of one model are given as a list, ``[muon, adamw]``: a step of the strategy is one step of each.
-    A gradient that is not finite is skipped, and counted in the report as "not finite"; with ``not_finite="raise"`` it
-    ends the loop instead, naming node, step and tensor. A model that is not finite never leaves its node. What cannot
-    be trained right is refused, here or at the step where it shows.
+    Args:
+        model: The module to train, on its device and in its dtype already.
+        optimizer: Its torch optimizer, or a list of several, ``[muon, adamw]``, which together have all parameters that
+            train: a step of the strategy is one step of each.
+        strategy: What nodes exchange, and when: ``fs.LocalSGD(period=8)``. The same on every node.
+        budget: The work of all nodes together, for ``node.batches(loader)``, ``node.progress`` and ``fs.progress``.
+            None: the loop decides when it ends.
+        resume: A folder of checkpoints: the newest complete one is taken up (``node.step_count`` says where it stood),
+            or training starts anew if there is none. None: training starts anew.
+        save_every: Steps between two checkpoints, which are written into ``resume``. None: none is written.
+        stateful: Further things with a ``state_dict`` to keep in checkpoints: schedulers, a GradScaler.
+        tensorboard: A folder where node 0 writes scalars (logged losses, spread, bytes, where the seconds go, steps per
+            second), or a ``flockstep.exports.tensorboard.TensorBoard``. None: none are written.
+        not_finite: What becomes of a gradient that is not finite: "skip" skips the step, and counts it in the report as
+            "not finite"; "raise" ends the loop with ``Diverged``, which names node, step and tensor.
+
+    Returns:
+        A context manager that gives the node: ``node.log(loss)``, ``node.average_model()``, ``node.report()`` and more.
+
+    Example:
+        with fs.join(model, optimizer, fs.LocalSGD(period=8)) as node:
+            train(model, optimizer)  # your own loop
+            print(node.report())
     """
     if budget is not None and not isinstance(budget, Budget):
         raise TypeError(f"join.budget must be a Budget, got {budget!r}\n  write fs.Budget(steps=...)")

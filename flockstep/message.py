@@ -18,7 +18,18 @@ _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.ui
 
 @dataclass(frozen=True, eq=False)
 class Message:
-    """A coded vector on its way: a flat uint8 tensor, the codec's name, and the shape and dtype it decodes to."""
+    """A coded vector on its way: its bytes, and what is needed to read them.
+
+    Args:
+        data: The bytes, as a flat uint8 tensor.
+        codec: Name of the codec that wrote them, 1 to 16 ASCII characters.
+        shape: Shape of the vector that they decode to, at most 4 dimensions.
+        dtype: Dtype of that vector.
+
+    Example:
+        message = fs.codecs.Raw().encode(node.params, node.rng)
+        node.send(peer, message)
+    """
 
     data: Tensor
     codec: str

@@ -41,7 +41,11 @@ OptimizerFactory = Callable[[list[Tensor]], torch.optim.Optimizer]
 
 
 class Pending(Protocol[T_co]):
-    """Work in the background: look with ``done``, wait with ``await``."""
+    """Work in the background, as ``node.spawn`` gives it: look with ``done``, wait with ``await``.
+
+    Example:
+        pending = node.spawn(node.mean(node.params.clone()))
+    """
 
     @property
     def done(self) -> bool:
@@ -52,32 +56,47 @@ class Pending(Protocol[T_co]):
 
 
 class Node(ABC):
-    """One member of the flock, as its strategy sees it."""
+    """One member of the flock, as its strategy sees it; every backend has its own.
+
+    Time passes only at ``await``. Messages are copied when they are sent, and what a verb returns is the caller's.
+    Inside a torch context manager such as ``no_grad`` nothing may be awaited.
+
+    Attributes:
+        rank: This node's number, from 0.
+        size: How many nodes there are.
+        incarnation: 0 in a node's first life, and more in each that comes after.
+        params: The model: one flat vector, updated in place.
+        optimizer: The torch optimizer that ``step`` runs.
+        rng: Random numbers for the strategy and its codecs; the data has a stream of its own.
+        step_count: Steps begun so far, skipped ones included.
+        planned: How many steps it was asked for in all. None: unknown.
+        own_loop: Whether gradients and steps are those of a loop of the user's own.
+        workload: This node's part of the workload it trains on, for a strategy that has to know more of it than its
+            gradients. None in a loop of the user's own.
+        kept: What ``keep`` registered, by name.
+        kept_before: What a resumed run had kept, until ``keep`` takes it up.
+        refused: Whether the last gradient was not finite: it came as zeros, and a step with nothing but them is
+            skipped.
+
+    Example:
+        async def run(self, node: fs.Node) -> None:
+            async for _ in node.steps():
+                await node.step(await node.mean(await node.gradient(node.params), "gradient"))
+    """
 
     rank: int
-    """This node's number, from 0."""
     size: int
-    """How many nodes there are."""
     incarnation: int = 0
-    """0 in a node's first life, and more in each that comes after."""
     params: Tensor
-    """The model: one flat vector, updated in place."""
     optimizer: torch.optim.Optimizer
-    """The torch optimizer that ``step`` runs."""
     rng: np.random.Generator
-    """Random numbers for the strategy and its codecs; the data has a stream of its own."""
     step_count: int
-    """Steps begun so far, skipped ones included."""
     planned: int | None = None
-    """How many steps it was asked for in all, where anybody knows."""
     own_loop = False
     """Whether gradients and steps are those of a loop of the user's own."""
     workload: Any = None
-    """This node's part of a workload it trains on, for a strategy that has to know more of it than its gradients."""
     kept: dict[str, Tensor]
-    """What ``keep`` registered."""
     kept_before: dict[str, Tensor]
-    """What a resumed run had kept, until ``keep`` takes it up."""
     refused = False
     """Whether the last gradient was not finite: it came as zeros, and a step with nothing but them is skipped."""
 

@@ -12,14 +12,32 @@ from flockstep.node import Node
 
 @runtime_checkable
 class Strategy(Protocol):
-    """A frozen dataclass of hyper-parameters with ``async def run(node)``: the program every node runs."""
+    """What a strategy is: a frozen dataclass of hyper-parameters with ``async def run(node)``, which every node runs.
+
+    Some class attributes say more of it, all False unless given: ``one_sided``, that it uses no collectives, so that
+    nodes may die, come back and come late; ``own_gradients``, that each node steps with its own gradient as it is;
+    ``equal_steps``, that all nodes give their optimizers the same gradients; ``row_wise``, that all nodes can be
+    simulated as one matrix. ``flockstep.testing.check_strategy`` checks one of your own.
+
+    Example:
+        @dataclass(frozen=True, kw_only=True)
+        class Alone:
+            async def run(self, node: fs.Node) -> None:
+                async for _ in node.steps():
+                    await node.step(await node.gradient(node.params))
+    """
 
     async def run(self, node: Node) -> None:
         """Train: compute, step and talk, until ``node.steps()`` ends."""
 
 
 class Clip(Protocol):
-    """A part that tames a gradient."""
+    """What a clip is: a function of a gradient and its node that bounds the gradient (see ``fs.clips``).
+
+    Example:
+        def halved(g: Tensor, node: fs.Node) -> Tensor:
+            return g.div_(2)
+    """
 
     def __call__(self, g: Tensor, node: Node) -> Tensor | None:
         """The gradient to step with, or None to skip a step whose gradient is not finite."""
@@ -33,7 +51,11 @@ class Mean(Protocol):
 
 
 class Average(Protocol):
-    """A part that turns every node's vector into (nearly) their mean."""
+    """What an average is: it turns every node's vector into (nearly) their mean (see ``fs.averages``).
+
+    Example:
+        mean = fs.averages.Exact().start(node)
+    """
 
     def start(self, node: Node, channel: str = "model") -> Mean:
         """An average for one node and one channel, with whatever state it needs between rounds."""

@@ -31,22 +31,25 @@ _FIX = "\n  take more gradients at the same point: gradient_samples(model, losse
 
 @dataclass(frozen=True, kw_only=True)
 class TailIndex:
-    """What ``tail_index`` found; print it for a verdict in words."""
+    """What ``tail_index`` found; print it for a verdict in words.
+
+    Args:
+        index: P(|noise| > u) falls like u^-index: up to 2 the variance is infinite, up to 1 there is no mean.
+        error: One standard error, index / sqrt(k), if the numbers are independent.
+        k: How many of the largest numbers the index is from.
+        count: Of how many numbers in all.
+        dropped: Coordinates left out: in half of the repeats or more they had the same value.
+        curve: Hill's plot: some k up to a fifth of the numbers, and the index from each.
+        sizes: For the same k, the size that k numbers exceed, in median deviations of their coordinate.
+    """
 
     index: float
-    """P(|noise| > u) falls like u to the minus this."""
     error: float
-    """One standard error, index / sqrt(k), if the numbers are independent."""
     k: int
-    """How many of the largest numbers the index is from."""
     count: int
-    """Of how many numbers."""
     dropped: int
-    """Coordinates left out: in half of the repeats or more they had the same value."""
     curve: tuple[NDArray[np.int64], Numbers] = field(repr=False, compare=False)
-    """Hill's plot: some k up to a fifth of the numbers, and the index from each."""
     sizes: Numbers = field(repr=False, compare=False)
-    """For the same k, the size that k numbers exceed, in median deviations of their coordinate."""
 
     @property
     def verdict(self) -> str:
@@ -112,19 +115,29 @@ class TailIndex:
 def tail_index(samples: Tensor | ArrayLike | Sequence[Tensor], *, share: float | None = None) -> TailIndex:
     """Hill's estimate of the tail index of gradient noise.
 
-    ``samples`` are stochastic gradients at the SAME point, such as ``gradient_samples`` gives: (repeats,), (repeats,
-    coordinates) or a sequence of vectors. Every coordinate is centred by its median over the repeats and scaled by
-    its median absolute deviation; one that has the same value in half of the repeats or more has no such scale and
-    is left out. All sizes are pooled, and
-
         index = k / sum of ln(size_i / size_(k+1)) over the k largest
 
-    ``share`` of the numbers gives k. Unless it is given, k is where Hill's plot is flattest: of all stretches from
-    k/2 to k that lie between 0.5% and 10% of the numbers, and have k of 20 or more, the one along which 1/index has
-    the smallest standard deviation relative to its mean. With too few numbers for any stretch, k is a tenth of them.
+    Every coordinate is centred by its median over the repeats and scaled by its median absolute deviation; one that has
+    the same value in half of the repeats or more has no such scale and is left out. All sizes are pooled. The standard
+    error, index / sqrt(k), assumes independent numbers. Coordinates of one gradient are not: it is then too small, and
+    more repeats say more than more coordinates.
 
-    The standard error, index / sqrt(k), assumes independent numbers. Coordinates of one gradient are not: it is then
-    too small, and more repeats say more than more coordinates.
+    Hill: a simple general approach to inference about the tail of a distribution, Annals of Statistics 1975.
+
+    Args:
+        samples: Stochastic gradients at the SAME point, such as ``gradient_samples`` gives: (repeats,), (repeats,
+            coordinates) or a sequence of vectors.
+        share: k as a share of all numbers, between 0 and 1. None: k is where Hill's plot is flattest: of all stretches
+            from k/2 to k that lie between 0.5% and 10% of the numbers, and have k of 20 or more, the one along which
+            1/index has the smallest standard deviation relative to its mean. With too few numbers for any stretch, k is
+            a tenth of them.
+
+    Returns:
+        The index with its standard error, a verdict in words, and a plot.
+
+    Example:
+        samples = fs.tails.gradient_samples(model, (loss_fn(model(x), y) for x, y in loader))
+        print(fs.tails.tail_index(samples))
     """
     if share is not None and check.fraction("tail_index", "share", share) in (0, 1):
         raise ValueError(f"tail_index.share must be between 0 and 1, and neither, got {share}")
@@ -157,8 +170,21 @@ def tail_index(samples: Tensor | ArrayLike | Sequence[Tensor], *, share: float |
 def gradient_samples(model: nn.Module, losses: Iterable[Tensor], *, coordinates: int = 10_000, seed: int = 0) -> Tensor:
     """Stochastic gradients of a model at one point, for ``tail_index``: a row for every loss, on the CPU.
 
-    Write ``gradient_samples(model, (loss_fn(model(x), y) for x, y in loader))``: each loss is differentiated as it
-    comes. The same random ``coordinates`` are kept of every gradient. ``.grad`` of the parameters is left alone.
+    Each loss is differentiated as it comes. ``.grad`` of the parameters is left alone.
+
+    Args:
+        model: The module; only its parameters with ``requires_grad`` are looked at.
+        losses: Scalar losses of this model on different batches; a generator needs memory for one at a time.
+        coordinates: How many coordinates are kept of every gradient, drawn at random, the same of each; all where there
+            are fewer.
+        seed: Seed from which they are drawn.
+
+    Returns:
+        A tensor of (losses, coordinates), in float32, or float64 where gradients are.
+
+    Example:
+        samples = fs.tails.gradient_samples(model, (loss_fn(model(x), y) for x, y in loader))
+        print(fs.tails.tail_index(samples))
     """
     check.whole("gradient_samples", "coordinates", coordinates)
     check.whole("gradient_samples", "seed", seed, at_least=0)

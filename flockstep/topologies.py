@@ -22,7 +22,15 @@ __all__ = ["Complete", "Edges", "Exponential", "Hypercube", "Random", "Ring", "S
 
 
 class Topology(Protocol):
-    """Who talks to whom in a round."""
+    """What a topology is: who talks to whom in a round, and how much each counts.
+
+    Every node works it out by itself, and all come to the same graph. ``flockstep.testing.check_topology`` checks one
+    of your own. Weights are symmetric, and each row sums to 1.
+
+    Example:
+        fs.topologies.Ring().peers(0, 8)  # (1, 7)
+        fs.topologies.Ring().weights(0, 8)  # {0: 1/3, 1: 1/3, 7: 1/3}
+    """
 
     def peers(self, rank: int, size: int, round: int = 0) -> tuple[int, ...]:
         """The nodes this one talks to, sorted, without itself."""
@@ -56,7 +64,7 @@ class Graph(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class Complete(Graph):
-    """Everybody with everybody: one round of mixing is the exact mean."""
+    """Every node with every other, with equal weights: one round of mixing is the exact mean."""
 
     def neighbours(self, rank: int, size: int) -> set[int]:
         """All the others."""
@@ -81,7 +89,12 @@ class Ring(Graph):
 class Torus(Graph):
     """A grid of ``rows`` x (size / rows) nodes that goes around at its edges.
 
-    Without ``rows`` it is as square as size allows. A prime size has only one row: a ring.
+    Args:
+        rows: Rows of the grid; it must divide the number of nodes. None: as square as that number allows. A prime
+            number of nodes has one row: a ring.
+
+    Example:
+        fs.Gossip(topology=fs.topologies.Torus(rows=2))  # 8 nodes: 2 x 4
     """
 
     rows: int | None = None
@@ -108,7 +121,7 @@ class Torus(Graph):
 
 @dataclass(frozen=True, kw_only=True)
 class Exponential(Graph):
-    """Each node with those 1, 2, 4, 8, ... places away: few peers, and news travels in few rounds."""
+    """Each node with those 1, 2, 4, 8, ... places away: few neighbours, and news travels in few rounds."""
 
     def neighbours(self, rank: int, size: int) -> set[int]:
         """rank +- 2^i modulo size, for every 2^i below size."""
@@ -119,7 +132,14 @@ class Exponential(Graph):
 
 @dataclass(frozen=True, kw_only=True)
 class Star(Graph):
-    """One node in the centre with all the others, and no other edges."""
+    """One node in the centre with all the others, and no other edges.
+
+    Args:
+        centre: Rank of the node in the centre.
+
+    Example:
+        fs.Gossip(topology=fs.topologies.Star(centre=0))
+    """
 
     centre: int = 0
 
@@ -135,10 +155,17 @@ class Star(Graph):
 
 @dataclass(frozen=True, kw_only=True)
 class Random(Graph):
-    """A random connected graph in which every node has ``degree`` peers; the same for the same seed and size.
+    """A random connected graph in which every node has ``degree`` neighbours; the same for the same seed and size.
 
-    A node alone has no peers. Otherwise degree must be below size, even where size is odd, and at least 2 for
-    more than 2 nodes; degree = size - 1 gives the complete graph.
+    A node alone has no neighbours.
+
+    Args:
+        degree: Neighbours of each node: below the number of nodes, even where that is odd, and at least 2 for more than
+            2 nodes. One less than the number of nodes gives the complete graph.
+        seed: Seed from which every node draws the same graph.
+
+    Example:
+        fs.Gossip(topology=fs.topologies.Random(degree=4, seed=0))
     """
 
     degree: int
@@ -262,7 +289,14 @@ class Hypercube(Graph):
 
 @dataclass(frozen=True)
 class Edges(Graph):
-    """A graph as a list of its edges: ``Edges([(0, 1), (1, 2)])``. It must connect all nodes."""
+    """A graph as a list of its edges. It must connect all nodes.
+
+    Args:
+        edges: Pairs of ranks; an edge goes both ways, whichever of its ends is named first.
+
+    Example:
+        fs.Gossip(topology=fs.topologies.Edges([(0, 1), (1, 2), (2, 3)]))
+    """
 
     edges: tuple[tuple[int, int], ...]
 

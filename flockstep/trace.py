@@ -19,21 +19,41 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Row:
-    """The average model at one moment."""
+    """The average model at one moment; in a loop of your own, what node 0 logged.
+
+    Args:
+        seconds: When, in seconds of the run, virtual or real; time stands still while a loss is measured.
+        step: Steps each node had taken; where they step on their own, about so many. In a loop of your own, node 0's.
+        loss: The workload's loss of the average model. In a loop of your own, what was given to ``node.log``.
+        bytes: Bytes sent so far, averaged over nodes. In a loop of your own, node 0's.
+        spread: Mean squared distance of the nodes' models from their average. In a loop of your own, when
+            ``node.average_model`` was last called; nan before.
+    """
 
     seconds: float
     step: int
-    """Steps each node had taken."""
     loss: float
     bytes: float
-    """Bytes sent so far, averaged over nodes."""
     spread: float
-    """Mean squared distance of the nodes' models from their average."""
 
 
 @dataclass
 class NodeReport:
-    """What one node did, and where its seconds went."""
+    """What one node did, and where its seconds went.
+
+    Args:
+        rank: The node's number.
+        steps: Steps begun, skipped ones included.
+        skipped: Steps that were skipped, because a gradient was not finite.
+        gradients: Gradients computed.
+        bytes_sent: Bytes that left the node, headers included.
+        bytes_received: Bytes that came to the node, headers included.
+        computing: Seconds spent computing: gradients, steps, and in a loop of your own whatever else it does.
+        waiting: Seconds spent waiting for other nodes; on real machines waiting in a collective counts as talking.
+        talking: Seconds spent while messages of this node's main task were on the wire.
+        seconds: When the node was done, in seconds of the run.
+        counts: What strategies, clips and codecs counted, by name, such as "clipped" or "exchanges".
+    """
 
     rank: int
     steps: int = 0
@@ -43,11 +63,8 @@ class NodeReport:
     bytes_received: int = 0
     computing: float = 0.0
     waiting: float = 0.0
-    """Seconds spent waiting for other nodes; on real machines waiting in a collective counts as talking."""
     talking: float = 0.0
-    """Seconds spent while messages of this node's main task were on the wire."""
     seconds: float = 0.0
-    """When the node was done."""
     counts: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -75,19 +92,33 @@ class NodeReport:
 
 @dataclass
 class Trace:
-    """The record of one run."""
+    """The record of one run: losses over time, what each node did, and the models.
+
+    ``print(trace)`` says it in one line; ``to_frame``, ``to_csv``, ``to_parquet``, ``to_json`` and ``to_perfetto``
+    export it, ``plot`` draws it.
+
+    Args:
+        strategy: The strategy, as a user would write it; or the name of the user's own function.
+        rows: The average model at some moments; in a loop of your own, what node 0 logged.
+        nodes: What each node did.
+        models: Final parameters by rank: of all nodes, or under torchrun of this process.
+        results: What a user's own function returned, by rank; empty for workloads.
+        engine: Which way a simulation ran, "events" or "stacked"; "" for real runs.
+        timeline: Who did what when, and who sent how much to whom. None where the run was not asked to keep it.
+
+    Example:
+        trace = fs.simulate(fs.LocalSGD(period=8), workload, nodes=4)
+        print(trace.loss, trace.seconds, trace.bytes_sent)
+        trace.to_csv("rows.csv")
+    """
 
     strategy: str
     rows: list[Row]
     nodes: list[NodeReport]
     models: dict[int, Tensor]
-    """Final parameters by rank: all of them, or under torchrun those of this process."""
     results: dict[int, Any] = field(default_factory=dict)
-    """What a user's own function returned, by rank."""
     engine: str = ""
-    """Which way a simulation ran: "events" or "stacked"."""
     timeline: Timeline | None = None
-    """Who did what when, where the run was asked to keep it."""
 
     @property
     def seconds(self) -> float:

@@ -25,7 +25,10 @@ from flockstep.topologies import Graph, Topology
 
 @dataclass(frozen=True)
 class Exact:
-    """The mean itself, in full precision: a ring of chunks, 2 (n-1)/n of the vector sent per node."""
+    """The mean of all nodes' vectors in full precision, by a ring of chunks.
+
+    Every node sends 2 (n-1)/n times the vector, for n nodes.
+    """
 
     row_wise: ClassVar[bool] = True
 
@@ -40,10 +43,19 @@ class Exact:
 
 @dataclass(frozen=True, kw_only=True)
 class Coded:
-    """The mean in few bits: what Exact sends, each chunk coded.
+    """The mean of all nodes' vectors in few bits: what ``Exact`` sends, each chunk coded.
 
-    Each node averages one chunk: it gets that chunk from everybody, coded, averages in full precision, and gives the
-    coded mean to everybody. All nodes decode the same messages, so all hold the same result.
+        m_k = Q(mean_i Q(v_i,k))                   chunk k of the mean, taken by node k; Q: coded and decoded
+
+    Node k gets chunk k from every node, coded, averages in full precision, and gives the coded mean to every node. All
+    nodes decode the same messages, so all hold the same result.
+
+    Args:
+        codec: How vectors become bytes (see ``fs.codecs``). Not ``Modular``, whose receivers must be able to ask again;
+            ``TopK`` for gradients and changes only, and better in ``Compensated``.
+
+    Example:
+        fs.LocalSGD(period=8, average=fs.averages.Coded(codec=fs.codecs.Cast(dtype="bf16")))
     """
 
     codec: Codec
@@ -97,9 +109,19 @@ async def mean_of_chunks(
 
 @dataclass(frozen=True, kw_only=True)
 class Mixed:
-    """One round of gossip: x_i <- sum_j w_ij x_j over the neighbours of a topology. Not the mean, but its mean is.
+    """One round of gossip in place of the mean: every node averages with its neighbours.
 
-    Applied as differences, x_i + sum_j w_ij (Q(x_j) - Q(x_i)), so that the mean is kept whatever the codec does.
+        x_i <- x_i + sum_j w_ij (Q(x_j) - Q(x_i))
+
+    w_ij are the weights of the topology, Q is the codec. Nodes get different results; their mean is the mean, whatever
+    the codec does.
+
+    Args:
+        topology: Which nodes are neighbours (see ``fs.topologies``).
+        codec: How vectors become bytes (see ``fs.codecs``). Not ``TopK``.
+
+    Example:
+        fs.DataParallel(average=fs.averages.Mixed(topology=fs.topologies.Ring(), codec=fs.codecs.Raw()))
     """
 
     row_wise: ClassVar[bool] = True

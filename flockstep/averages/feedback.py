@@ -26,9 +26,25 @@ from flockstep.strategy import Mean
 
 
 class Feedback:
-    """One stream of vectors from one node, under a name that no other stream of the node has.
+    """Error feedback for one stream of vectors from one node: what the codec leaves out is in the next message.
 
-    The residual is kept under that name, so that a resumed run goes on with it.
+        p = v + e;   m = Enc(p);   e <- p - Dec(m)
+
+    For strategies of your own that send gradients or changes. ``residual`` is e, and a checkpoint keeps it; ``sent`` is
+    what receivers read in the latest message.
+
+    Seide, Fu, Droppo, Li, Yu: 1-bit SGD, Interspeech 2014. Karimireddy, Rebjock, Stich, Jaggi: error feedback fixes
+    SignSGD, ICML 2019, arXiv 1901.09847.
+
+    Args:
+        codec: How vectors become bytes (see ``fs.codecs``).
+        node: The node that sends; its random numbers are the codec's.
+        like: A vector with the shape, dtype and device of those to come.
+        name: Under which the residual is kept. No other stream of the node may have it.
+
+    Example:
+        feedback = fs.averages.Feedback(fs.codecs.TopK(fraction=0.01), node, node.params)
+        node.send(peer, feedback.encode(change))
     """
 
     sent: Tensor
@@ -66,10 +82,21 @@ class Feedback:
 
 @dataclass(frozen=True, kw_only=True)
 class Compensated:
-    """The mean in few bits as ``Coded`` has it, with error feedback: for gradients and changes.
+    """The mean in few bits as ``Coded`` takes it, with error feedback: for gradients and changes of whole models.
 
-    Twice: each node feeds back what it left out of the chunks it gave to others, and of the mean of its own chunk. Both
-    residuals are in the units of the vector: with a falling learning rate, old gradients come in at today's.
+        p = v + e;   m = Enc(p);   e <- p - Dec(m)
+
+    This happens twice: every node feeds back what it left out of the chunks it gave to others, and of the mean of its
+    own chunk. Residuals e are in the units of the vector: with a falling learning rate, old gradients come in at
+    today's.
+
+    Seide, Fu, Droppo, Li, Yu: 1-bit SGD, Interspeech 2014. Tang et al.: DoubleSqueeze, ICML 2019, arXiv 1905.05957.
+
+    Args:
+        codec: How vectors become bytes (see ``fs.codecs``). Not ``Modular``.
+
+    Example:
+        fs.DataParallel(average=fs.averages.Compensated(codec=fs.codecs.TopK(fraction=0.01)))
     """
 
     # A class and not a flag of Coded: it has state, and suits other vectors. Not a codec around a codec either: codecs

@@ -30,7 +30,21 @@ from flockstep.strategy import Mean
 
 @dataclass(frozen=True, kw_only=True)
 class PowerSGD:
-    """``rank`` columns and rows of each matrix. For gradients and changes: what is left out is sent later."""
+    """The mean of low-rank sketches: a few columns and rows of each matrix; for gradients and changes of whole models.
+
+        P = orthonormal columns of mean_i (M_i Q);   Q <- mean_i (M_i' P);   mean = P Q';   e_i <- M_i - P Q'
+
+    M_i is a matrix of node i's vector with its residual e_i added, Q the rows of the round before. What is left out is
+    in e_i, and sent later. Vectors, and matrices no larger than their sketch, go as they are.
+
+    Vogels, Karimireddy, Jaggi: PowerSGD, NeurIPS 2019, arXiv 1905.13727.
+
+    Args:
+        rank: Columns, and rows, that are sent of each matrix.
+
+    Example:
+        fs.DataParallel(average=fs.averages.PowerSGD(rank=2))
+    """
 
     unsuited: ClassVar[dict[str, str]] = {MODELS: "it would leave matrices of low rank of them"}
 

@@ -20,7 +20,14 @@ _FORMATS = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 @dataclass(frozen=True, kw_only=True)
 class Cast:
-    """Rounds to the nearest 16-bit value: ``bf16`` has float32's range, ``fp16`` three more bits."""
+    """Rounds every coordinate to the nearest 16-bit floating-point value: two bytes each.
+
+    Args:
+        dtype: "bf16" has the range of float32; "fp16" has three more bits of precision, and a largest value of 65,504.
+
+    Example:
+        fs.Gossip(codec=fs.codecs.Cast(dtype="bf16"))
+    """
 
     dtype: Literal["bf16", "fp16"] = "bf16"
 

@@ -14,7 +14,12 @@ from flockstep.message import Message
 
 
 class Codec(Protocol):
-    """Turns a vector into a Message and back, as ``flockstep.testing.check_codec`` checks."""
+    """What a codec is: it turns a vector into a ``Message`` and back, as ``flockstep.testing.check_codec`` checks.
+
+    Example:
+        message = codec.encode(v, node.rng)
+        near = codec.decode(message, node.params)
+    """
 
     @property
     def name(self) -> str:

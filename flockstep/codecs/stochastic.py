@@ -31,9 +31,23 @@ from flockstep.message import Message
 
 @dataclass(frozen=True, kw_only=True)
 class Stochastic:
-    """``bits`` per coordinate, sign included, and one float32 per block.
+    """Few bits per coordinate, rounded at random so that it is right on average (QSGD): for gradients and changes.
 
-    The engine is chosen by where the vector lies, unless one is named; all give the same bytes.
+        Enc(x) = sign(x) floor(|x| L / m + u),      Dec(k) = k m / L          L = 2^(bits-1) - 1, u uniform in [0, 1)
+
+    m is the largest magnitude in a block of 4,096 coordinates, sent as one float32. The error is below m / L: it goes
+    with the size of the vector. For models, whose size is much larger than their distance, use ``Modular``.
+
+    Alistarh, Grubic, Li, Tomioka, Vojnovic: QSGD, NeurIPS 2017, arXiv 1610.02132 (with the largest magnitude as the
+    norm).
+
+    Args:
+        bits: Bits per coordinate, sign included, 2 to 16.
+        engine: What codes: "numba" (on a CPU), "triton" (float32 on a GPU) or "torch" (anywhere); all give the same
+            bytes. "auto": the first of these that can.
+
+    Example:
+        fs.DiLoCo(period=50, average=fs.averages.Coded(codec=fs.codecs.Stochastic(bits=8)))
     """
 
     bits: int = 8

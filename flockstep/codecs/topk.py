@@ -30,7 +30,21 @@ _MOST_COORDINATES = 2**31 - 1
 
 @dataclass(frozen=True, kw_only=True)
 class TopK:
-    """``fraction`` of all coordinates, at least one: four bytes of index for each, and its value as it is."""
+    """The largest coordinates, exactly, and zero for all others: for gradients and changes.
+
+        Enc(v) = (i, v_i) for the k = ceil(fraction * count) coordinates of largest |v_i|;   Dec = v_i at each i, else 0
+
+    A coordinate that is sent takes four bytes for its index, and its value as it is. It is not right on average: what
+    it leaves out must be sent later, as ``Compensated``, ``Choco`` and ``DPSGD`` do.
+
+    Stich, Cordonnier, Jaggi: sparsified SGD with memory, NeurIPS 2018, arXiv 1809.07599.
+
+    Args:
+        fraction: Share of all coordinates that are sent, above 0 and at most 1; at least one is.
+
+    Example:
+        fs.DataParallel(average=fs.averages.Compensated(codec=fs.codecs.TopK(fraction=0.01)))
+    """
 
     fraction: float = 0.01
 

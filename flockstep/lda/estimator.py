@@ -34,48 +34,59 @@ _BOUND_SAMPLE = 10_000
 class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Topic models by stochastic variational inference, on one thread or on several that share the topics unlocked.
 
-    Takes what ``sklearn.decomposition.LatentDirichletAllocation`` takes (documents by words, sparse or dense), and the
-    streams of ``flockstep.lda.data.streams``, for corpora larger than memory.
+        lambda <- (1 - rho_t) lambda + rho_t (eta + (D / |S|) * expected counts of batch S)           D documents in all
+        rho_t = (t^2 / (t + learning_delay) + learning_offset)^-learning_decay                        t = 1, 2, ...
 
-    Parameters
-    ----------
-    n_components : number of topics.
-    objective : "cvb0" (foresees best), "map" (fastest) or "vb" (variational Bayes, for scikit-learn's numbers).
-    doc_topic_prior : a number, one for each topic, or "auto" (learned for each); default "auto", for "vb" 1 / topics.
-    topic_word_prior : a number, or "auto" (one number, learned); default 1 / n_components.
-    learning_method : "online", or "batch": one update a pass, from all documents, which are in memory then.
-    batch_size : documents per update; less is used where the threads' batches would be over a quarter of the corpus.
-        Default: 1,024; for "cvb0" on one thread as many as have 200 words for every topic, 256 at least.
-    learning_decay, learning_offset : the rate of update t is (t + offset) ** -decay; default 0.5 and 10 for "vb", 0.6
-        and 1 for the others.
-    learning_delay : updates by which that t comes to be late; the first ones count more then. Good with several nodes.
-    max_iter : passes over the corpus in ``fit``; a stream that can be read once gets one.
-    warm_start : ``fit`` goes on from what was learned before, for ``max_iter`` more passes.
-    seed_words : for the first topics, words that they are to be about: a list for each, of columns, or of names where
-        documents come in a data frame. Where learning begins these words are nearly theirs alone; what it makes of
-        that is up to the documents.
-    total_samples : documents that ``partial_fit`` calls will see in all, or a stream that does not know.
-    mean_change_tol : a document's topics are known when their mean change is below; a tenth of it outside training.
-    max_doc_update_iter : rounds per document at most, in training; default 100 for "vb", 5 for "map",
-        12 for "cvb0".
-    evaluate_every : passes between two looks at ``eval_docs`` or else at (some of) the training documents; 0 and less:
-        none. Default: a look at ``eval_docs`` after each pass, where there are any.
-    perp_tol : where ``evaluate_every`` is given, end when two looks differ by less.
-    patience, tolerance : end after so many looks in a row that gained less than this part; default: never.
-    n_jobs : threads. With 1, results are reproducible; with more, they share the topics without a lock.
-    random_state, verbose : as everywhere; ``verbose=1`` shows a bar.
+    It takes what ``sklearn.decomposition.LatentDirichletAllocation`` takes (documents by words, sparse or dense), and
+    the streams of ``flockstep.lda.data.streams``, for corpora larger than memory.
 
-    Attributes
-    ----------
-    components_ : topics by words, pseudo-counts with the prior; ``components_ / components_.sum(1)[:, None]`` are
-        distributions. Made when asked for.
-    exp_dirichlet_component_ : exp(E[log beta]), of the topics as Dirichlet distributions.
-    topics_ : the table behind it, by word.
-    bound_ : perplexity of (at most 10,000 of) the training documents by the variational bound; nan if stopped early.
-    eval_scores_ : one entry per look: documents, seconds, perplexity.
-    training_seconds_ : spent on learning alone: no compiling, no looks, no ``bound_``.
-    n_iter_, n_batch_iter_, batch_size_, doc_topic_prior_, topic_word_prior_, random_state_, n_features_in_,
-    feature_names_in_
+    Hoffman, Blei, Wang, Paisley: stochastic variational inference, JMLR 2013. "cvb0": Foulds, Boyles, DuBois, Smyth,
+    Welling, KDD 2013.
+
+    Args:
+        n_components: Number of topics.
+        objective: "cvb0" (foresees best), "map" (fastest) or "vb" (variational Bayes, for scikit-learn's numbers).
+        doc_topic_prior: A number, one for each topic, or "auto" (learned for each). None: "auto", for "vb" 1 / topics.
+        topic_word_prior: A number, or "auto" (one number, learned). None: 1 / topics.
+        learning_method: "online", or "batch": one update a pass, from all documents, which are in memory then.
+        batch_size: Documents per update; fewer where the threads' batches would be over a quarter of the corpus. None:
+            1,024; in ``fit`` for "cvb0" on one thread 256 to 1,024, as many as have 200 words for every topic.
+        learning_decay: Power by which the rate of updates falls, 0 to 1. None: 0.5 for "vb", 0.6 for the others.
+        learning_offset: Updates by which that fall begins later, 1 or more. None: 10 for "vb", 1 for the others.
+        learning_delay: Updates by which t comes to be late; the first ones count more then. Good with several nodes.
+        max_iter: Passes over the corpus in ``fit``; a stream that can be read once gets one.
+        warm_start: Whether ``fit`` goes on from what was learned before, for ``max_iter`` more passes.
+        seed_words: For the first topics, words that they are to be about: a list for each, of columns, or of names
+            where documents come in a data frame. Learning begins with them; it may move on. None: none.
+        total_samples: Documents that all ``partial_fit`` calls together will see, or a stream that does not know its
+            length.
+        mean_change_tol: A document's topics are known when their mean change is below; a tenth of it outside training.
+        max_doc_update_iter: Rounds per document at most, in training. None: 100 for "vb", 5 for "map", 12 for "cvb0".
+        evaluate_every: Passes between two looks at ``eval_docs`` or else at (some of) the training documents; 0 and
+            less: none. None: a look at ``eval_docs`` after each pass, where there are any.
+        perp_tol: Where ``evaluate_every`` is given, end when the perplexities of two looks differ by less.
+        patience: Looks in a row that gained less than ``tolerance`` after which training ends. None: it does not.
+        tolerance: Share of the best perplexity so far that a look has to gain.
+        n_jobs: Threads; None: 1, -1: all cores. With 1, results are reproducible; with more, they share topics without
+            a lock.
+        random_state: Seed, or a NumPy ``RandomState``. None: NumPy's global one.
+        verbose: 1 shows a bar; 0 does not.
+
+    Attributes:
+        components_: Topics by words, pseudo-counts with the prior; ``components_ / components_.sum(1)[:, None]`` are
+            distributions. Made when asked for.
+        exp_dirichlet_component_: exp(E[log beta]), of the topics as Dirichlet distributions.
+        topics_: The table behind it, by word.
+        bound_: Perplexity of (at most 10,000 of) the training documents by the variational bound; nan if stopped early.
+        eval_scores_: One entry per look: documents, seconds, perplexity.
+        training_seconds_: Seconds of learning alone: no compiling, no looks, no ``bound_``.
+        n_iter_: Passes made; ``n_batch_iter_`` is one more than the updates made, ``batch_size_`` what was used of the
+            batch size.
+        doc_topic_prior_: What is used of the prior, or was learned; so is ``topic_word_prior_``.
+
+    Example:
+        model = LDA(n_components=20, n_jobs=2).fit(counts)
+        mixtures = model.transform(counts)
     """
 
     _parameter_constraints = CONSTRAINTS

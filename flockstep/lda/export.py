@@ -15,12 +15,40 @@ from flockstep.lda.words import top_of, words_of
 def show_topics(
     model: Any, vocabulary: Iterable[str] | None = None, *, count: int = 10
 ) -> list[tuple[int, list[tuple[str, float]]]]:
-    """The top words of every topic with probabilities, as gensim's ``show_topics(formatted=False)`` lists them."""
+    """The top words of every topic with probabilities, as gensim's ``show_topics(formatted=False)`` lists them.
+
+    Args:
+        model: A fitted topic model: ours, or scikit-learn's.
+        vocabulary: The word of every column. None: the names that the model was fitted with, else "word 0", "word 1",
+            ...
+        count: Words of each topic.
+
+    Returns:
+        Pairs of a topic's number and its (word, probability) pairs, likeliest first.
+
+    Example:
+        for number, words in show_topics(model, vocabulary):
+            print(number, words)
+    """
     return list(enumerate(top_of(model, words_of(model, vocabulary), count)))
 
 
 def write_topics(path: str | Path, model: Any, vocabulary: Iterable[str] | None = None, *, count: int = 20) -> Path:
-    """A CSV file with a line per topic and top word: topic, rank (1 is the likeliest), word, probability."""
+    """Write the top words of every topic as CSV: topic, rank (1 is the likeliest), word, probability.
+
+    Args:
+        path: The file to write.
+        model: A fitted topic model: ours, or scikit-learn's.
+        vocabulary: The word of every column. None: the names that the model was fitted with, else "word 0", "word 1",
+            ...
+        count: Words of each topic.
+
+    Returns:
+        The path.
+
+    Example:
+        write_topics("topics.csv", model, vocabulary)
+    """
     path = Path(path)
     with path.open("w", newline="", encoding="utf8") as file:
         writer = csv.writer(file)
@@ -34,7 +62,18 @@ def to_gensim(model: Any, vocabulary: Iterable[str] | None = None) -> Any:
     """A gensim ``LdaModel`` with these topics, priors and words, to be used and trained further there.
 
     Its ``get_topics()`` are our topics. What it says of a document is variational inference by its own code, close to
-    our ``transform`` for ``objective="vb"``, and another estimate than ours for ``"map"``.
+    our ``transform`` for ``objective="vb"``, and another estimate than ours for the other objectives.
+
+    Args:
+        model: A fitted ``LDA``.
+        vocabulary: The word of every column. None: the names that the model was fitted with, else "word 0", "word 1",
+            ...
+
+    Returns:
+        The gensim model.
+
+    Example:
+        to_gensim(model, vocabulary).print_topics()
     """
     try:
         from gensim.models import LdaModel

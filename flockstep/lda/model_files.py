@@ -46,10 +46,23 @@ class Saved:
 def save(
     folder: str | Path, model: LDA, vocabulary: Iterable[str] | None = None, *, text: Mapping[str, Any] | None = None
 ) -> Path:
-    """Write a fitted model; a model that is there already is replaced when the new one is complete.
+    """Write a fitted model as a folder of plain files; one that is there is replaced when the new one is complete.
 
-    Settings that are objects, such as a random generator or documents to score with, are not kept: the loaded model
-    has their defaults. The names of those are in model.json.
+    Settings that are objects, such as a random generator, are not kept: the loaded model has their defaults. Their
+    names are in model.json.
+
+    Args:
+        folder: Where to; it is made where it is missing.
+        model: The fitted ``LDA``.
+        vocabulary: The word of every column. None: the names that the model was fitted with, if any.
+        text: How texts were turned into words, as plain values, to be kept beside. None: nothing is.
+
+    Returns:
+        The folder.
+
+    Example:
+        save("topics", model, vectorizer.get_feature_names_out())
+        model = load("topics")
     """
     if not hasattr(model, "topics_"):
         raise ValueError("save.model must be fitted")
@@ -91,7 +104,20 @@ def save(
 
 
 def load(folder: str | Path) -> LDA:
-    """The model of a folder; ``read`` gives its words too."""
+    """The model that ``save`` wrote: it transforms as that one did, to the bit, and learns on as it would have.
+
+    ``flockstep.lda.model_files.read`` gives the words, too.
+
+    Args:
+        folder: What was given to ``save``. Files that are missing or damaged raise ValueError, which names them.
+
+    Returns:
+        The fitted ``LDA``.
+
+    Example:
+        model = load("topics")
+        mixtures = model.transform(counts)
+    """
     return read(folder).model
 
 

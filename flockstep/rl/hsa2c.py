@@ -41,14 +41,48 @@ Callback = Callable[[Row], bool | None]
 
 
 class HSA2C:
-    """An actor-critic that is used as those of stable-baselines3: ``HSA2C("MlpPolicy", "CartPole-v1").learn(500_000)``.
+    """Advantage actor-critic whose threads share one policy without a lock, used as the A2C of stable-baselines3 is.
 
-    ``policy`` is "MlpPolicy", "CnnPolicy", "A3CPolicy" or a torch module of your own that gives ``(logits, value)`` for
-    a batch of observations; for real-valued actions it gives means and has a parameter ``log_std``. ``env`` is a
-    gymnasium id or a function that makes an environment, or a vector of them. With one thread, one seed has one
-    outcome. On a GPU (``device="cuda"``) the threads take turns, and their games share the cores.
-    ``normalize_observations`` and ``normalize_rewards`` do so by what all threads have met in training; playing does
-    not change that, and it is saved with the policy.
+        R_t = sum_{i<n} gamma^i r_{t+i} + gamma^n V(s_{t+n});   A = R - V
+        loss = mean[ -log pi(a|s) A + vf_coef (R - V)^2 - ent_coef entropy ]
+
+    With one thread, one seed has one outcome. On a GPU the threads take turns, and their games share the cores.
+
+    Mohamad, Alamri, Bouchachia: scaling up stochastic gradient descent, Machine Learning 2022, arXiv 2210.02882. Only
+    the abstract was at hand; network and settings are those that actor-critics are known by.
+
+    Args:
+        policy: "MlpPolicy", "CnnPolicy" or "A3CPolicy" (for images), or a torch module of your own that gives
+            ``(logits, value)`` for a batch of observations; for real-valued actions it gives means and has a parameter
+            ``log_std``.
+        env: A gymnasium id, a function that makes an environment or a vector of them, or one that gymnasium made.
+        learning_rate: A number falls to 0 linearly over one call of ``learn``; see ``Constant`` and ``Linear``.
+        n_steps: Environment steps of each copy in one update; n above.
+        gamma: Discount of later rewards, from 0 to 1 per environment step.
+        ent_coef: Weight of the entropy. None: 0.01 for "CnnPolicy" and "A3CPolicy", else 0.
+        vf_coef: Weight of the squared error of values.
+        gae_lambda: How much of a return is rewards that came, beside values that were expected, from 0 to 1; 1: all.
+        normalize_advantage: Whether the advantages of an update are brought to mean 0 and deviation 1.
+        normalize_observations: Whether observations are normalized by what all threads have met. For "MlpPolicy" with
+            tanh.
+        normalize_rewards: Whether rewards are, too. For "MlpPolicy" with tanh.
+        max_grad_norm: Largest Euclidean norm of an update's gradient; what is longer is scaled down.
+        rms_prop_eps: What RMSprop adds to the mean of squared gradients, inside the root.
+        threads: Lock-free workers that share one policy.
+        envs_per_thread: Copies of the environment that each thread steps. None: 8, or as many as a vector of them has.
+        period: Updates of a thread between two reports, each a row of the history. None: 100 for ``MlpPolicy``, else
+            10.
+        envpool: Whether envpool steps the environment, whose id ``env`` is then.
+        policy_kwargs: ``net_arch``, ``shared``, ``activation_fn``, ``ortho_init``, ``log_std_init`` of a policy by
+            name.
+        tensorboard_log: Folder for TensorBoard's curves. None: none are written.
+        verbose: 1 prints lines as training goes; 0 prints none.
+        seed: Seed of weights, actions and episodes. None: another every time.
+        device: Where the policy lies; "cpu" for a compiled one, which ``MlpPolicy`` with tanh is.
+
+    Example:
+        model = HSA2C("MlpPolicy", "CartPole-v1", threads=2).learn(500_000)
+        print(model.evaluate(episodes=100))
     """
 
     def __init__(

@@ -18,7 +18,14 @@ Schedule = Callable[[float], float]
 
 @dataclass(frozen=True)
 class Constant:
-    """The same rate from the first step to the last."""
+    """The same learning rate from the first step of a training to the last.
+
+    Args:
+        rate: The rate, above 0.
+
+    Example:
+        model = HSA2C("MlpPolicy", "CartPole-v1", learning_rate=Constant(7e-4))
+    """
 
     rate: float
 
@@ -32,7 +39,18 @@ class Constant:
 
 @dataclass(frozen=True)
 class Linear:
-    """From ``first`` to ``last`` in a straight line over so many ``steps`` of training, and ``last`` after them."""
+    """A learning rate that goes from one value to another in a straight line, and stays there.
+
+        rate = first + (last - first) * min(1, done / steps)              after ``done`` steps of the whole training
+
+    Args:
+        first: The rate at the first step, above 0.
+        last: The rate after ``steps`` steps and from then on, 0 or more.
+        steps: Environment steps of all threads, over all calls of ``learn``.
+
+    Example:
+        model = HSA2C("MlpPolicy", "CartPole-v1", learning_rate=Linear(7e-4, 1e-4, steps=1_000_000))
+    """
 
     first: float
     last: float

@@ -18,7 +18,23 @@ from flockstep import check
 
 
 class RMSpropTF(torch.optim.Optimizer):
-    """A torch optimizer; ``state[p]["square_avg"]`` may be shared by several, which then write it without a lock."""
+    """RMSprop as TensorFlow has it, which actor-critic methods were tuned with; a torch optimizer.
+
+        s <- decay s + (1 - decay) g^2,  s = 1 at the start;      x <- x - lr g / sqrt(s + eps)
+
+    ``state[p]["square_avg"]`` is s. Several optimizers may share it, which then write it without a lock.
+
+    Tieleman, Hinton: lecture 6.5, rmsprop, 2012.
+
+    Args:
+        params: Parameters, or parameter groups, as for every torch optimizer.
+        lr: Learning rate, 0 or more.
+        decay: How much of s stays at a step, from 0 to 1.
+        eps: What is added to s inside the root, above 0.
+
+    Example:
+        optimizer = RMSpropTF(model.parameters(), lr=7e-4)
+    """
 
     row_wise = True
 

@@ -10,27 +10,42 @@ from flockstep.rl.rates import Constant, Linear, Rate, rate_at
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Every hyper-parameter of HSA2C. Names are those of stable-baselines3 where they mean the same."""
+    """Every hyper-parameter of HSA2C. Names are those of stable-baselines3 where they mean the same.
+
+    Args:
+        threads: Lock-free workers that share one policy.
+        envs_per_thread: Copies of the environment that each thread steps together.
+        period: Updates of a thread between two exchanges with a server; alone, between two reports, each a row of the
+            history.
+        n_steps: Environment steps of each copy in one update.
+        gamma: Discount of later rewards, from 0 to 1 per environment step.
+        learning_rate: A number falls to 0 linearly over one call of ``learn``; ``Constant`` and ``Linear`` go by the
+            steps of the whole training; a function gets what remains of one call, from 1 to 0.
+        ent_coef: Weight of the entropy in the loss.
+        vf_coef: Weight of the squared error of values in the loss.
+        gae_lambda: How much of a return is rewards that came, beside values that were expected, from 0 to 1; 1: all.
+        normalize_advantage: Whether the advantages of an update are brought to mean 0 and deviation 1.
+        max_grad_norm: Largest Euclidean norm of an update's gradient; what is longer is scaled down.
+        rms_decay: Decay of RMSprop's mean of squared gradients, from 0 to 1 per update.
+        rms_eps: What RMSprop adds to that mean, inside the root as in TensorFlow.
+
+    Example:
+        ActorCritic(env="CartPole-v1", settings=Settings(envs_per_thread=4, n_steps=8))
+    """
 
     threads: int = 1
-    """Lock-free workers that share one policy (p)."""
     envs_per_thread: int = 8
     period: int = 100
-    """Updates of a thread between two exchanges with a server (B); alone, between two looks at the clock."""
     n_steps: int = 5
     gamma: float = 0.99
     learning_rate: Rate = 7e-4
-    """A number falls to 0 linearly over one call of ``learn``; see rates.py for others."""
     ent_coef: float = 0.0
-    """The entropy's weight: 0 as in stable-baselines3, and 0.01, A3C's, where HSA2C is given a CnnPolicy."""
     vf_coef: float = 0.5
     gae_lambda: float = 1.0
-    """How much of a return is rewards that came, beside values that were expected; 1 is all."""
     normalize_advantage: bool = False
     max_grad_norm: float = 0.5
     rms_decay: float = 0.99
     rms_eps: float = 1e-5
-    """Inside the root, as in TensorFlow."""
 
     def __post_init__(self) -> None:
         for name in ("threads", "envs_per_thread", "period", "n_steps"):

@@ -35,7 +35,25 @@ _TOPIC = "adpsgd"
 
 @dataclass(frozen=True, kw_only=True)
 class ADPSGD:
-    """Average with somebody while you compute, then step."""
+    """AD-PSGD: a node averages with a random neighbour while its gradient is computed, and waits for no node.
+
+        y_i, y_j <- (y_i + y_j) / 2                     with a random neighbour j, while the gradient is computed
+        y_i <- y_i - eta * g_i(x_i);      x_i <- y_i    then
+
+    y_i is the live model, which others average with; x_i is the copy of it at which gradients are computed. Nodes may
+    die, come back and come late.
+
+    Lian, Zhang, Zhang, Liu: asynchronous decentralized parallel stochastic gradient descent, ICML 2018, arXiv
+    1710.06952.
+
+    Args:
+        topology: Which nodes are neighbours (see ``fs.topologies``). By default all of them.
+        codec: How vectors become bytes (see ``fs.codecs``). By default in full. It carries models: not ``TopK``.
+
+    Example:
+        with fs.join(model, optimizer, fs.ADPSGD(codec=fs.codecs.Modular(bits=8))):
+            train(model, optimizer)  # your own loop
+    """
 
     one_sided: ClassVar[bool] = True
     own_gradients: ClassVar[bool] = True

@@ -39,14 +39,34 @@ from flockstep.topologies import Ring, Topology
 
 @dataclass(frozen=True, kw_only=True)
 class Choco:
-    """Average with your neighbours at every step, through any codec of changes, however coarse."""
+    """CHOCO-SGD: neighbours average at every step through any codec of changes, however coarse.
+
+        x_i <- x_i - eta * g_i(x_i)
+        q_i = Q(x_i - h_i);   h_i <- h_i + q_i;   s_i <- s_i + sum_j w_ij q_j
+        x_i <- x_i + gamma * (s_i - h_i)
+
+    h_i is what the neighbours believe x_i to be, s_i = sum_j w_ij h_j, Q the codec, w_ij the weights of the topology.
+    What the codec leaves out of a message is in the next one.
+
+    Koloskova, Stich, Jaggi: decentralized stochastic optimization and gossip algorithms with compressed communication,
+    ICML 2019, arXiv 1902.00340.
+
+    Args:
+        topology: Which nodes are neighbours (see ``fs.topologies``). By default a ring.
+        codec: How vectors become bytes (see ``fs.codecs``). By default in full. It carries changes: not ``Modular``.
+        consensus: gamma, above 0 and at most 1: how much of the way towards its neighbours a node goes at a step. None:
+            the most that is safe with this codec on any graph.
+
+    Example:
+        with fs.join(model, optimizer, fs.Choco(codec=fs.codecs.Stochastic(bits=4))):
+            train(model, optimizer)  # your own loop
+    """
 
     own_gradients: ClassVar[bool] = True
 
     topology: Topology = Ring()
     codec: Codec = Raw()
     consensus: float | None = None
-    """gamma, how far to go towards the neighbours; None: as far as is safe with this codec on any graph."""
 
     def __post_init__(self) -> None:
         check.has(self, "topology", self.topology, "peers", "weights", kind="a topology such as Ring()")

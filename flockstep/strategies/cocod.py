@@ -42,13 +42,32 @@ from flockstep.strategy import Average
 
 @dataclass(frozen=True, kw_only=True)
 class CoCoD:
-    """Average a snapshot while you train on, and keep what you have learned since."""
+    """CoCoD: local steps, while a snapshot of every node's model is averaged in the background.
+
+        x_i <- x_i + pull * (mean_j s_j - s_i);      s_i <- x_i            every ``period`` steps
+
+    s_i is the model of node i at the last exchange, so that what it has learned since is kept. When the run ends,
+    models are averaged once more: every node ends with the same one.
+
+    Shen, Gao, Wang, Xie, Zhang: computation and communication decoupled SGD, IJCAI 2019, arXiv 1906.12043, which has
+    ``pull=1``.
+
+    Args:
+        period: Steps that a node takes between two exchanges. A mean that takes longer is waited for.
+        pull: Share of its distance to the mean, above 0 and at most 1, that a node gives up at an exchange. 1 is the
+            paper's and may swing where the loss is stiff; 0.5, the default, does not.
+        average: How the mean over all nodes is taken (see ``fs.averages``). By default exactly. It carries models: not
+            ``PowerSGD``, and none with ``TopK``.
+
+    Example:
+        with fs.join(model, optimizer, fs.CoCoD(period=8)):
+            train(model, optimizer)  # your own loop
+    """
 
     own_gradients: ClassVar[bool] = True
 
     period: int = 8
     pull: float = 0.5
-    """How much of what it stood apart a node gives up when the mean is there; 1: all of it, as the paper has it."""
     average: Average = Exact()
 
     def __post_init__(self) -> None:
@@ -74,7 +93,30 @@ class CoCoD:
 
 @dataclass(frozen=True, kw_only=True)
 class OverlapLocalSGD:
-    """The same with momentum: be pulled to where everybody is going."""
+    """Overlap-Local-SGD: as CoCoD, but nodes are pulled to an anchor that follows the means with momentum.
+
+        v <- beta v + (mean_j s_j - z);      z <- z + v                    every ``period`` steps
+        x_i <- x_i + pull * (z - s_i);       s_i <- x_i                    published:  x_i <- x_i + pull * (z - x_i)
+
+    s_i is the model of node i at the last exchange, z the anchor, v its velocity, beta ``anchor_momentum``. When the
+    run ends, models are averaged once more: every node ends with the same one.
+
+    Wang, Liang, Joshi: overlap local-SGD, ICASSP 2020, arXiv 2002.09539, which has ``published=True, pull=0.6,
+    anchor_momentum=0.7``.
+
+    Args:
+        period: Steps that a node takes between two exchanges. A mean that takes longer is waited for.
+        pull: Share of its distance to the anchor, from 0 to 1, that a node gives up at an exchange.
+        anchor_momentum: beta, from 0 to below 1.
+        published: True: the update as published. It also takes back a part of what a node has learned since the last
+            exchange.
+        average: How the mean over all nodes is taken (see ``fs.averages``). By default exactly. It carries models: not
+            ``PowerSGD``, and none with ``TopK``.
+
+    Example:
+        with fs.join(model, optimizer, fs.OverlapLocalSGD(period=8)):
+            train(model, optimizer)  # your own loop
+    """
 
     own_gradients: ClassVar[bool] = True
 
@@ -82,7 +124,6 @@ class OverlapLocalSGD:
     pull: float = 0.5
     anchor_momentum: float = 0.3
     published: bool = False
-    """As the paper has it: what a node has learned while the mean was under way is pulled back as well."""
     average: Average = Exact()
 
     def __post_init__(self) -> None:

@@ -23,7 +23,21 @@ from flockstep.strategy import Average, Clip
 
 @dataclass(frozen=True, kw_only=True)
 class DataParallel:
-    """Average gradients every step: the baseline everybody knows."""
+    """Data parallelism: gradients are averaged at every step, and every node takes the same step.
+
+        gbar = mean_i g_i;   x <- x - eta * clip(gbar)
+
+    With ``clip=fs.clips.ClipStep(gamma=...)`` it is the "naive parallel clip" baseline of the CELGC paper (Liu, Zhuang,
+    Lei, Liao, NeurIPS 2022, arXiv 2205.05040).
+
+    Args:
+        clip: What bounds a gradient (see ``fs.clips``). By default nothing. It acts after the mean.
+        average: How the mean over all nodes is taken (see ``fs.averages``). By default exactly. It carries gradients.
+
+    Example:
+        with fs.join(model, optimizer, fs.DataParallel(clip=fs.clips.ClipNorm(max_norm=1.0))):
+            train(model, optimizer)  # your own loop
+    """
 
     row_wise: ClassVar[bool] = True
 

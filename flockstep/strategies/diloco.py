@@ -44,7 +44,30 @@ from flockstep.parts.outer_step import WithOuter
 
 @dataclass(frozen=True, kw_only=True)
 class DiLoCo(WithOuter):
-    """Step alone for long, then take one outer step together."""
+    """DiLoCo: many local steps, then one outer step with momentum, which all nodes take together.
+
+        change_i = W - x_i;      W <- Outer(W, mean_i change_i);      x_i <- W                   every ``period`` steps
+        Outer:   m <- mu m + change;      W <- W - outer_lr * (change + mu m)
+
+    W is the global model, x_i the one that node i trains with your optimizer (AdamW in the paper). Every node ends with
+    the same model.
+
+    Douillard et al.: DiLoCo, 2023, arXiv 2311.08105, which has ``outer_lr=0.7, outer_momentum=0.9``: for many rounds
+    and a small inner learning rate.
+
+    Args:
+        period: Steps that a node takes between two exchanges.
+        outer_lr: Rate of the outer step. 1, the default, goes to where the mean of all nodes is.
+        outer_momentum: Momentum of the outer step, from 0 to below 1. None: 1 - 1/g in round r, from 1, on n nodes,
+            with g = min(sqrt(n), 1 + period / 8, max(1, r / 5)), so that it grows from 0.
+        outer: Makes the torch optimizer that takes the outer step, in place of ``outer_lr`` and ``outer_momentum``:
+            ``functools.partial(torch.optim.AdamW, lr=1e-3)``. None: the rule above.
+        average: How the mean over all nodes is taken (see ``fs.averages``). By default exactly. It carries changes.
+
+    Example:
+        with fs.join(model, optimizer, fs.DiLoCo(period=50)):
+            train(model, optimizer)  # your own loop
+    """
 
     async def run(self, node: Node) -> None:
         """Periods of local steps, each closed by an outer one."""
@@ -67,7 +90,32 @@ class DiLoCo(WithOuter):
 
 @dataclass(frozen=True, kw_only=True)
 class EagerDiLoCo(WithOuter):
-    """Go on at once with what one has learned oneself; what others have comes a period late."""
+    """DiLoCo without waiting: a node trains on while the mean change travels, and takes it in one period late.
+
+        old_i = W - x_i, a period ago;      W' <- Outer(W, mean_j old_j)                         every ``period`` steps
+        x_i <- x_i + (W' - W) + (old_i + mean_j old_j) / 2
+        published:   W_i <- Outer(W_i, mean_j old_j + (change_i - old_i) / n);      x_i <- W_i
+
+    W is the global model, x_i the one that node i trains, n the number of nodes, Outer that of ``DiLoCo``. Every node
+    ends with the same model.
+
+    Kale, Douillard, Donchev: eager updates for overlapped communication and computation in DiLoCo, 2025, arXiv
+    2502.12996.
+
+    Args:
+        period: Steps that a node takes between two exchanges. A mean that takes longer is waited for.
+        outer_lr: Rate of the outer step. 1, the default, goes to where the mean of all nodes was.
+        outer_momentum: Momentum of the outer step, from 0 to below 1. None: 1 - 1/g in round r, from 1, on n nodes,
+            with g = min(sqrt(n), 1 + period / 8, max(1, r / 5)), so that it grows from 0.
+        outer: Makes the torch optimizer that takes the outer step, in place of ``outer_lr`` and ``outer_momentum``:
+            ``functools.partial(torch.optim.AdamW, lr=1e-3)``. None: the rule of ``DiLoCo``.
+        average: How the mean over all nodes is taken (see ``fs.averages``). By default exactly. It carries changes.
+        published: True: the update as published. In runs of few rounds it ended above the loss of one node alone.
+
+    Example:
+        with fs.join(model, optimizer, fs.EagerDiLoCo(period=50)):
+            train(model, optimizer)  # your own loop
+    """
 
     published: bool = False
 

@@ -40,7 +40,39 @@ from flockstep.parts.suitability import CHANGES, codec_for
 
 @dataclass(frozen=True, kw_only=True)
 class DPSGD:
-    """A server that folds whatever comes, workers that never wait for each other, cores that share a model unlocked."""
+    """Distributed parallel SGD: workers push changes to a server, wait for no other worker, and share a model unlocked.
+
+        worker:   u <- v;   every thread, ``period`` times, without a lock:   u <- u - eta * g(u);   push u - v
+        server:   v <- v + server_lr * sum_m change_m      of ``pushes_per_update`` pushes, in any order;   reply v
+
+    It is neither differentially private SGD nor decentralised parallel SGD (``Gossip``). Nodes may die, come back and
+    come late; so may the server. The server's model has the last pushes of all nodes.
+
+    Mohamad, Alamri, Bouchachia: scaling up stochastic gradient descent, Machine Learning 2022, arXiv 2210.02882. Only
+    the abstract was at hand: the program is ours.
+
+    Args:
+        threads: Lock-free threads of every worker that step on one model; processes on shared memory where steps hold
+            Python's lock. In a loop of your own 1.
+        period: Steps that a node takes between two exchanges. With several ``threads``, steps of each of them.
+        pushes_per_update: Pushes that the server waits for before it adds them to the model.
+        server_lr: What the server adds of a push. None: 1 / n for n living workers, so that n workers' steps go as far
+            as one's. 1 is the paper's sum, which goes n times as far.
+        max_steps_in_flight: Steps that a worker may take while a push is under way; 0: it waits for the reply.
+        max_staleness: Pushes that a worker may be ahead of the slowest before the server holds its reply back. None:
+            any number.
+        damping: A push that is s updates of the server old counts (1 + s)^-damping; 0: all count the same.
+        codec: How vectors become bytes (see ``fs.codecs``). By default in full. It carries pushes, which are changes:
+            not ``Modular``. Replies, and a worker's last push, go in full.
+        server: Rank of the node that keeps the model.
+        server_trains: Whether the server's node takes steps, too. In a loop of your own True.
+        patience: Steps that a worker takes without a reply before it ends with ``LostPeer``. One that has no steps left
+            tries its last push as often as it would have in so many, for a minute where the server is dead.
+
+    Example:
+        with fs.join(model, optimizer, fs.DPSGD(period=8, max_steps_in_flight=8)):
+            train(model, optimizer)  # your own loop
+    """
 
     one_sided: ClassVar[bool] = True
     own_gradients: ClassVar[bool] = True
@@ -49,19 +81,13 @@ class DPSGD:
     period: int = 1
     pushes_per_update: int = 1
     server_lr: float | None = None
-    """What is added of a push. None: 1 / n for n living workers, so that as many steps as one node alone would take
-    bring the server as far, whatever n is. 1 is the paper's sum, which goes n times as far: for learning rates so
-    small that n of them are none too many."""
     max_steps_in_flight: int = 0
     max_staleness: int | None = None
     damping: float = 0.0
-    """A push that is s folds old counts (1 + s)^-damping."""
     codec: Codec = Raw()
     server: int = 0
     server_trains: bool = True
     patience: int = 1000
-    """How many steps a worker takes without a reply of the server, in pushes of ``threads * period`` each. At its
-    end a worker takes no more steps, and tries its last push as often, a second apart where the server is dead."""
 
     def __post_init__(self) -> None:
         for name in ("threads", "period", "pushes_per_update", "patience"):

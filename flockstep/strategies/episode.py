@@ -43,12 +43,11 @@ from flockstep.strategy import Average
 
 @dataclass(frozen=True, kw_only=True)
 class _Corrected:
-    """What both have."""
+    """What both have; each says what its fields mean."""
 
     period: int
     gamma: float | None = None
     published: bool = False
-    """All of G - G_i, as the papers have it; otherwise as much of it as is no noise."""
     average: Average = Exact()
 
     def __post_init__(self) -> None:
@@ -60,7 +59,30 @@ class _Corrected:
 
 @dataclass(frozen=True, kw_only=True)
 class Episode(_Corrected):
-    """Local steps with corrected gradients, clipped together or not at all: for heterogeneous data."""
+    """EPISODE: local steps with corrected gradients, clipped on all nodes or on none: for nodes with different data.
+
+        round:   G_i = node i's gradient where the round begins;   G = mean_i G_i;   clip where eta * ||G|| > gamma
+        steps:   g = g_i(x_i) + s (G - G_i);   x_i <- x_i - eta * g,   or where clip   x_i <- x_i - gamma * g / ||g||
+        end:     x_i <- mean_j x_j                                                               every ``period`` steps
+
+    s, from 0 to 1, is how much G - G_i is like that of the round before, over all nodes: what their data differ in, and
+    not the noise of a batch. A round's first step is taken with G itself. Every node ends with the same model.
+
+    Crawshaw, Bao, Liu: ICLR 2023, which has s = 1.
+
+    Args:
+        period: Steps that a node takes between two exchanges. An exchange is of two vectors, a gradient and a model.
+        gamma: Longest step, as a distance in parameter space. In a round whose mean gradient would step farther, all
+            steps have this length. It shrinks as a schedule lowers the learning rate. None: 1.5 times the usual length
+            of a step with G.
+        published: True: the update as published. s is 1, and G_i has a batch of its own, with which no step is taken.
+        average: How the mean over all nodes is taken (see ``fs.averages``). By default exactly. It carries models: not
+            ``PowerSGD``, and none with ``TopK``.
+
+    Example:
+        with fs.join(model, optimizer, fs.Episode(period=8)):
+            train(model, optimizer)  # your own loop
+    """
 
     async def run(self, node: Node) -> None:
         """Each round: agree on G and on clipping, take corrected steps, average models."""
@@ -83,7 +105,32 @@ class Episode(_Corrected):
 
 @dataclass(frozen=True, kw_only=True)
 class EpisodePlus(_Corrected):
-    """EPISODE++: ``sampled`` nodes work in each round, all unless given; corrections are stored, not recomputed."""
+    """EPISODE++: as EPISODE, but some of the nodes work in each round, and corrections are stored, not recomputed.
+
+        steps:   g = g_i(x_i) + s (G - G_i);   x_i <- x_i - eta * g,   or where clip   x_i <- x_i - gamma * g / ||g||
+        end:     G_i <- mean of the round's own g_i(x_i);   G <- G + (1/n) sum_i change of G_i   every ``period`` steps
+                 x_i <- mean of x_j over the nodes that worked;   clip where eta * ||G|| > gamma
+
+    s, from 0 to 1, is how much G - G_i is like that of the round before, over all nodes that worked. Nodes that do not
+    work take part in both means with zeros. Every node ends with the same model.
+
+    Crawshaw, Bao, Liu: NeurIPS 2023, which has s = 1.
+
+    Args:
+        period: Steps that a node takes between two exchanges. An exchange is of two vectors, a gradient and a model.
+        gamma: Longest step, as a distance in parameter space. In a round whose mean gradient would step farther, all
+            steps have this length. It shrinks as a schedule lowers the learning rate. None: 1.5 times the usual length
+            of a step with G.
+        published: True: the update as published. s is 1.
+        average: How the mean over all nodes is taken (see ``fs.averages``). By default exactly. It carries models: not
+            ``PowerSGD``, and none with ``TopK``.
+        sampled: Nodes that work in each round. None: all of them.
+        sampling_seed: Seed from which every node draws the same nodes to work.
+
+    Example:
+        with fs.join(model, optimizer, fs.EpisodePlus(period=8)):
+            train(model, optimizer)  # your own loop
+    """
 
     sampled: int | None = None
     sampling_seed: int = 0

@@ -39,14 +39,32 @@ from flockstep.topologies import Ring, Topology
 
 @dataclass(frozen=True, kw_only=True)
 class Gossip:
-    """Average with your neighbours at every step: D-PSGD."""
+    """D-PSGD: every node averages with its neighbours at every step.
+
+        x_i <- sum_j w_ij (x_j - eta * g_j(x_j))                   step, then mix
+        x_i <- sum_j w_ij x_j - eta * g_i(x_i)                     with ``overlap=True``, as in the paper
+
+    w_ij are the weights of the topology. Every node ends with a model of its own.
+
+    Lian, Zhang, Zhang, Hsieh, Zhang, Liu: can decentralized algorithms outperform centralized algorithms?, NeurIPS
+    2017, arXiv 1705.09056.
+
+    Args:
+        topology: Which nodes are neighbours (see ``fs.topologies``). By default a ring.
+        codec: How vectors become bytes (see ``fs.codecs``). By default in full. It carries models: not ``TopK``.
+        overlap: True: messages travel while the next gradient is computed, at a model that does not have them yet.
+            False: a node waits for its neighbours after every step.
+
+    Example:
+        with fs.join(model, optimizer, fs.Gossip(topology=fs.topologies.Exponential())):
+            train(model, optimizer)  # your own loop
+    """
 
     own_gradients: ClassVar[bool] = True
 
     topology: Topology = Ring()
     codec: Codec = Raw()
     overlap: bool = False
-    """Whether messages travel while the next gradient is computed, which then does not know of them."""
 
     def __post_init__(self) -> None:
         check.has(self, "topology", self.topology, "peers", "weights", kind="a topology such as Ring()")

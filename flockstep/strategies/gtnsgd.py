@@ -34,7 +34,28 @@ from flockstep.vector import norm
 
 @dataclass(frozen=True, kw_only=True)
 class GTNSGDm:
-    """Steps of one length, along what momentum and neighbours say."""
+    """GT-NSGDm: steps of one length along a tracked momentum: for deep nets whose noise has heavy tails.
+
+        v_i <- beta v_i + (1 - beta) g_i
+        y_i <- sum_j w_ij (y_j + v_j - v_j before)
+        x_i <- sum_j w_ij (x_j - eta y_j / ||y_j||)
+
+    w_ij are the weights of the topology, eta is the optimizer's learning rate and, with plain SGD, the length of a
+    step. With ``Complete()`` every node ends with the same model, else with one of its own.
+
+    Yu, Jakovetic, Kar: decentralized nonconvex optimization under heavy-tailed noise: normalization and optimal
+    convergence, 2025, arXiv 2505.03736.
+
+    Args:
+        beta: Momentum of the gradient, from 0 to below 1.
+        topology: Which nodes are neighbours (see ``fs.topologies``). By default all of them.
+        codec: How vectors become bytes (see ``fs.codecs``). By default in full. It carries models and their like: not
+            ``TopK``.
+
+    Example:
+        with fs.join(model, optimizer, fs.GTNSGDm(beta=0.9)):
+            train(model, optimizer)  # your own loop
+    """
 
     row_wise: ClassVar[bool] = True
 

@@ -51,17 +51,39 @@ _FIRST, _MORE = 8, 4
 
 @dataclass(frozen=True, kw_only=True)
 class HPSGD:
-    """Train on a replica while the last period's change is averaged, and let it follow the global model."""
+    """HPSGD: every node trains a replica of the global model while the last period's change is averaged.
+
+        change_{r,i} = s_i - x_i                                   at the end of period r; s_i is x_i at its beginning
+        W_{r+1} <- W_r - outer_lr * mean_i change_{r-1,i}          while the mean of change_r begins to travel
+        x_i <- x_i - pull * (x_i - W_{r+1})
+
+    W is the global model, x_i the replica of node i. Every gradient enters W exactly once. Every node ends with the
+    same model.
+
+    Zhou, Ye, Zhang, Lv: hierarchical parallel SGD, 2020, arXiv 2009.02701, which has ``pull=1``.
+
+    Args:
+        period: Steps that a node takes between two exchanges. A mean that takes longer is waited for. None: as many as
+            fit into one exchange, from ``min_period`` to ``max_period``, the same number on every node.
+        min_period: Least steps of a period, where ``period`` is None.
+        max_period: Most steps of a period, where ``period`` is None.
+        outer_lr: Rate of the outer step. 1, the default, takes the mean change as it is.
+        pull: Share of its lead on the global model, above 0 and at most 1, that a replica gives up at an exchange. 1 is
+            the paper's: the replica restarts from W, and may swing. 0.25, the default, is the most without a swing.
+        average: How the mean over all nodes is taken (see ``fs.averages``). By default exactly. It carries changes.
+
+    Example:
+        with fs.join(model, optimizer, fs.HPSGD()):
+            train(model, optimizer)  # your own loop
+    """
 
     own_gradients: ClassVar[bool] = True
 
     period: int | None = None
-    """k; None: as many as fit into one synchronisation, from ``min_period`` to ``max_period``."""
     min_period: int = 1
     max_period: int = 64
     outer_lr: float = 1.0
     pull: float = 0.25
-    """How much of its lead on the global model a replica gives up at a merge; 1: all of it, as the paper has it."""
     average: Average = Exact()
 
     def __post_init__(self) -> None:

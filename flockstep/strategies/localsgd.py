@@ -36,7 +36,25 @@ from flockstep.vector import norm
 
 @dataclass(frozen=True, kw_only=True)
 class LocalSGD:
-    """Step alone, average models every ``period`` steps."""
+    """Local SGD: every node steps alone, and models are averaged every ``period`` steps.
+
+        x_i <- x_i - eta * clip(g_i)                               every step
+        x_i <- mean_j x_j                                          every ``period`` steps, and at the end
+
+    Every node ends with the same model.
+
+    Stich: local SGD converges fast and communicates little, ICLR 2019, arXiv 1805.09767.
+
+    Args:
+        period: Steps that a node takes between two exchanges.
+        clip: What bounds a gradient (see ``fs.clips``). By default nothing. It acts on every node's own gradient.
+        average: How the mean over all nodes is taken (see ``fs.averages``). By default exactly. It carries models: not
+            ``PowerSGD``, and none with ``TopK``.
+
+    Example:
+        with fs.join(model, optimizer, fs.LocalSGD(period=8)):
+            train(model, optimizer)  # your own loop
+    """
 
     row_wise: ClassVar[bool] = True
 
@@ -68,7 +86,27 @@ class LocalSGD:
 
 @dataclass(frozen=True, kw_only=True)
 class CELGC:
-    """Local steps no longer than ``gamma``, or than is usual where none is given; averaged every ``period`` steps."""
+    """CELGC: local steps no longer than ``gamma``, by each node's own gradient; models averaged every ``period`` steps.
+
+        x_i <- x_i - min(eta, gamma / ||g_i||) * g_i               every step
+        x_i <- mean_j x_j                                          every ``period`` steps, and at the end
+
+    With momentum or Adam the step itself is not bounded, as only the gradient is clipped: see ``CELGCUpdate``. Every
+    node ends with the same model.
+
+    Liu, Zhuang, Lei, Liao: communication-efficient local gradient clipping, NeurIPS 2022, arXiv 2205.05040.
+
+    Args:
+        period: Steps that a node takes between two exchanges.
+        gamma: Longest step, as a distance in parameter space. It is that of a plain SGD step, eta * ||g_i||, and
+            shrinks as a schedule lowers the learning rate. None: 1.5 times the usual length of this node's steps.
+        average: How the mean over all nodes is taken (see ``fs.averages``). By default exactly. It carries models: not
+            ``PowerSGD``, and none with ``TopK``.
+
+    Example:
+        with fs.join(model, optimizer, fs.CELGC(period=8)):
+            train(model, optimizer)  # your own loop
+    """
 
     row_wise: ClassVar[bool] = True
 
@@ -94,7 +132,25 @@ class CELGC:
 
 @dataclass(frozen=True, kw_only=True)
 class CELGCUpdate(CELGC):
-    """Like CELGC, but caps the update of any optimizer, not the gradient it is given."""
+    """CELGC that caps what the optimizer did, whichever it is, and not the gradient it was given.
+
+        d = what the optimizer adds to x_i;   x_i <- x_i + min(1, gamma / ||d||) * d               every step
+        x_i <- mean_j x_j                                          every ``period`` steps, and at the end
+
+    A variant of CELGC (Liu, Zhuang, Lei, Liao, NeurIPS 2022, arXiv 2205.05040) for momentum and Adam. Every node ends
+    with the same model.
+
+    Args:
+        period: Steps that a node takes between two exchanges.
+        gamma: Longest step, as a distance in parameter space. It must be given, and shrinks as a schedule lowers the
+            learning rate.
+        average: How the mean over all nodes is taken (see ``fs.averages``). By default exactly. It carries models: not
+            ``PowerSGD``, and none with ``TopK``.
+
+    Example:
+        with fs.join(model, optimizer, fs.CELGCUpdate(period=8, gamma=0.5)):
+            train(model, optimizer)  # your own loop
+    """
 
     own_gradients: ClassVar[bool] = True
 

@@ -38,7 +38,29 @@ from flockstep.parts.suitability import MODELS, codec_for
 
 @dataclass(frozen=True, kw_only=True)
 class NoLoCo:
-    """Step alone, then take an outer step together with one other node."""
+    """NoLoCo: every node steps alone, then takes an outer step with momentum together with one other node.
+
+        delta_i = theta_i - phi_i                                                              every ``period`` steps
+        m_i <- beta m_i + lr * mean_pair(delta) + lr * (mean_pair(phi) - phi_i)
+        phi_i <- phi_i + m_i;      theta_i <- phi_i
+
+    theta_i is the model that trains, phi_i what it was after the last outer step, m_i the outer momentum. Pairs are
+    drawn anew in every round. Every node ends with a model of its own.
+
+    Kolehmainen, Blagoev, Donaghy, Ersoy, Nies: NoLoCo, no-all-reduce low communication training method for large
+    models, 2025, arXiv 2506.10911.
+
+    Args:
+        period: Steps that a node takes between two exchanges.
+        outer_lr: Rate of the outer step. lr above.
+        outer_momentum: Momentum of the outer step, from 0 to below 1. beta above.
+        codec: How vectors become bytes (see ``fs.codecs``). By default in full. It carries models: not ``TopK``.
+        matching_seed: Seed from which every node draws the same pairs.
+
+    Example:
+        with fs.join(model, optimizer, fs.NoLoCo(period=50)):
+            train(model, optimizer)  # your own loop
+    """
 
     own_gradients: ClassVar[bool] = True
 

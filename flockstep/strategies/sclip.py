@@ -39,14 +39,12 @@ from flockstep.topologies import Ring, Topology
 
 @dataclass(frozen=True, kw_only=True)
 class _Memory:
-    """What both have: how a node's memory of its gradient follows the gradient."""
+    """What both have: how a node's memory of its gradient follows the gradient. Each says what its fields mean."""
 
     clip: SmoothClip = SmoothClip()
     c_beta: float = 0.9
     beta_power: float = 0.5
-    """beta_t = c_beta (t+1)^-beta_power."""
     eta_power: float = 0.2
-    """eta_t = eta (t+1)^-eta_power."""
 
     def __post_init__(self) -> None:
         check.has(self, "clip", self.clip, "__call__", kind="a clip such as SmoothClip()")
@@ -74,7 +72,29 @@ class _Memory:
 
 @dataclass(frozen=True, kw_only=True)
 class SClipEF(_Memory):
-    """Smoothed clipping with error feedback, averaged by all nodes at every step."""
+    """SClip-EF: smoothed clipping with error feedback, averaged over all nodes at every step: for convex problems.
+
+        m_i <- beta_t m_i + (1 - beta_t) clip(g_i - m_i)           beta_t = c_beta (t+1)^-beta_power
+        x <- x - eta_t mean_i m_i                                  eta_t = eta (t+1)^-eta_power
+
+    It is for noise that has a mean and no variance. m_i is node i's memory of its own gradient, t counts the steps of
+    the whole run from 0, eta is the optimizer's learning rate. For deep nets see ``GTNSGDm``.
+
+    Yu, Jakovetic, Kar: smoothed gradient clipping and error feedback for decentralized optimization under symmetric
+    heavy-tailed noise, SIAM J. Optim. 2026, arXiv 2310.16920.
+
+    Args:
+        clip: What bounds a gradient (see ``fs.clips``). By default ``SmoothClip()``, the paper's. It acts on g_i - m_i.
+        c_beta: beta_t at the first step, from 0 to below 1.
+        beta_power: Power of t + 1 by which beta_t falls, 0 or more.
+        eta_power: Power of t + 1 by which eta_t falls, 0 or more.
+        average: How the mean over all nodes is taken (see ``fs.averages``). By default exactly. It carries the
+            memories.
+
+    Example:
+        with fs.join(model, optimizer, fs.SClipEF(clip=fs.clips.SmoothClip(c_phi=20.0, tau=100.0))):
+            train(model, optimizer)  # your own loop
+    """
 
     row_wise: ClassVar[bool] = True
 
@@ -99,7 +119,30 @@ class SClipEF(_Memory):
 
 @dataclass(frozen=True, kw_only=True)
 class SClipEFNetwork(_Memory):
-    """Smoothed clipping with error feedback, models mixed with neighbours at every step."""
+    """SClip-EF over a graph: smoothed clipping with error feedback, models mixed with neighbours at every step.
+
+        m_i <- beta_t m_i + (1 - beta_t) clip(g_i - m_i)           beta_t = c_beta (t+1)^-beta_power
+        x_i <- sum_j w_ij (x_j - eta_t m_j)                        eta_t = eta (t+1)^-eta_power
+
+    It is for convex problems whose noise has a mean and no variance. m_i is node i's memory of its own gradient, w_ij
+    are the weights of the topology, t counts the steps of the whole run from 0, eta is the optimizer's learning rate.
+    Every node ends with a model of its own.
+
+    Yu, Jakovetic, Kar: smoothed gradient clipping and error feedback for decentralized optimization under symmetric
+    heavy-tailed noise, SIAM J. Optim. 2026, arXiv 2310.16920.
+
+    Args:
+        clip: What bounds a gradient (see ``fs.clips``). By default ``SmoothClip()``, the paper's. It acts on g_i - m_i.
+        c_beta: beta_t at the first step, from 0 to below 1.
+        beta_power: Power of t + 1 by which beta_t falls, 0 or more.
+        eta_power: Power of t + 1 by which eta_t falls, 0 or more.
+        topology: Which nodes are neighbours (see ``fs.topologies``). By default a ring.
+        codec: How vectors become bytes (see ``fs.codecs``). By default in full. It carries models: not ``TopK``.
+
+    Example:
+        with fs.join(model, optimizer, fs.SClipEFNetwork(topology=fs.topologies.Ring())):
+            train(model, optimizer)  # your own loop
+    """
 
     row_wise: ClassVar[bool] = True
 

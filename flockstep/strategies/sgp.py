@@ -37,12 +37,29 @@ from flockstep.node import Node
 
 @dataclass(frozen=True, kw_only=True)
 class SGP:
-    """Push half of what you have to one node, another one at every step."""
+    """Stochastic gradient push: every node gives half of what it has to one other node, another one at every step.
+
+        x_i <- x_i - eta * g_i(z_i)                                the gradient is at z_i = x_i / w_i
+        (x_i, w_i) <- sum_j p_ij (x_j, w_j)                        node j keeps a half and gives a half
+
+    x_i is what node i holds of all models, w_i how much that is in all, z_i the model it trains. In round k node i
+    gives to node i + 2^(k mod ceil(log2 n)), modulo n; a subclass may override ``targets`` with any one-way graph.
+    Every node ends with a model of its own.
+
+    Assran, Loizou, Ballas, Rabbat: stochastic gradient push for distributed deep learning, ICML 2019, arXiv 1811.10792.
+
+    Args:
+        overlap: True: messages travel while the next gradient is computed, at a model that does not have them yet.
+            False: a node waits for one other after every step.
+
+    Example:
+        with fs.join(model, optimizer, fs.SGP()):
+            train(model, optimizer)  # your own loop
+    """
 
     own_gradients: ClassVar[bool] = True
 
     overlap: bool = False
-    """Whether a push travels while the next gradient is computed, which then does not know of it."""
 
     def targets(self, rank: int, size: int, round: int) -> tuple[int, ...]:
         """Whom a node sends to in a round; a subclass may name any others, and any number of them."""

@@ -45,9 +45,37 @@ class _Fragment(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class StreamingDiLoCo(WithOuter):
-    """A fragment at a time, and never wait if ``delay`` steps are enough for it.
+    """Streaming DiLoCo: the model in fragments, each averaged at its own turn and taken in a few steps later.
 
-    A fragment leaves ``delay`` steps before its turn and is taken in on it.
+        ``delay`` steps before its turn:      launch the mean of change_p = W_p - x_p
+        every ``period`` steps, on its turn:  W_p <- Outer(W_p, mean change_p)
+                                              x_p <- W_p + what x_p has learned since the launch
+        published:                            x_p <- (1 - alpha) W_p + alpha x_p
+
+    W is the global model, x the one that a node trains, p a fragment of either, Outer that of ``DiLoCo``. A node waits
+    only for a mean that takes longer than ``delay`` steps. Every node ends with the same model.
+
+    Douillard et al.: streaming DiLoCo with overlapping communication, 2025, arXiv 2501.18512, which has ``outer_lr=0.4,
+    outer_momentum=0.9`` and an ``alpha``.
+
+    Args:
+        period: Steps that a node takes between two exchanges. It counts for every fragment by itself.
+        outer_lr: Rate of the outer step. 1, the default, goes to where the mean of all nodes was.
+        outer_momentum: Momentum of the outer step, from 0 to below 1. None: 1 - 1/g in round r, from 1, on n nodes,
+            with g = min(sqrt(n), 1 + period / 8, max(1, r / 5)), so that it grows from 0.
+        outer: Makes the torch optimizer that takes the outer step, in place of ``outer_lr`` and ``outer_momentum``:
+            ``functools.partial(torch.optim.AdamW, lr=1e-3)``. None: the rule of ``DiLoCo``.
+        average: How the mean over all nodes is taken (see ``fs.averages``). By default exactly. It carries changes of
+            fragments: with several of them not ``Mixed``, ``Compensated`` or ``PowerSGD``.
+        fragments: Pieces of about equal size that the model is cut into, between tensors where that is possible; at
+            most ``period``.
+        delay: Steps from the launch of a fragment's mean to its turn; 0: the node waits for it. Below ``period``.
+        alpha: Share of its own fragment, from 0 to 1, that a node keeps on its turn, as published. None: it keeps all
+            that it has learned since the launch.
+
+    Example:
+        with fs.join(model, optimizer, fs.StreamingDiLoCo(period=100, fragments=4, delay=5)):
+            train(model, optimizer)  # your own loop
     """
 
     period: int = 100

@@ -46,13 +46,14 @@ _TOPIC = "swarm"
 
 @dataclass(frozen=True, kw_only=True)
 class _Local:
-    """What all three have: how many steps a phase has, with whom it is shared, and in how many bits."""
+    """What all three have: how many steps a phase has, with whom it is shared, and in how many bits. Each says what its
+    fields mean.
+    """
 
     own_gradients: ClassVar[bool] = True
 
     period: int = 1
     geometric: bool = False
-    """Draw the steps of each phase, with mean ``period``, as in the paper's analysis."""
     topology: Topology = Complete()
     codec: Codec = Raw()
 
@@ -68,13 +69,35 @@ class _Local:
 
 @dataclass(frozen=True, kw_only=True)
 class Swarm(_Local):
-    """Step on your own; in the background, average with somebody."""
+    """SwarmSGD: every node steps on its own, and in the background averages with a random neighbour; no node waits.
+
+        d = (Q(y_j) - Q(y_i)) / 2;   y_i <- y_i + d;   y_j <- y_j - d      with a random neighbour j, in the background
+        y_i <- y_i + (x_i - s_i);    x_i, s_i <- y_i                       after every step
+
+    x_i is the live model, s_i its value at the last merge, y_i the copy that others average with, Q the codec. A node
+    averages with one other at a time. Nodes may die, come back and come late; every node ends with a model of its own.
+
+    Nadiradze, Sabour, Davies, Li, Alistarh: asynchronous decentralized SGD with quantized and local updates, NeurIPS
+    2021, arXiv 1910.12308, its non-blocking form.
+
+    Args:
+        period: Steps that a node takes between two exchanges. About: more, where the network is slower.
+        geometric: True: the steps of each phase are drawn, with ``period`` as their mean, as in the paper's analysis.
+        topology: Which nodes are neighbours (see ``fs.topologies``). By default all of them.
+        codec: How vectors become bytes (see ``fs.codecs``). By default in full. It carries models: not ``TopK``.
+        merge_every_step: True: x and y are merged after every step. False: at the end of a phase only, as in the paper,
+            where nodes learn less from each other.
+
+    Example:
+        with fs.join(model, optimizer, fs.Swarm(period=4, codec=fs.codecs.Modular(bits=8))) as node:
+            train(model, optimizer)  # your own loop
+            node.meet()
+            best = node.average_model()  # the one to save
+    """
 
     one_sided: ClassVar[bool] = True
 
     merge_every_step: bool = True
-    """Show others what was learned, and take what they brought, after every step, not at the end of a phase only: what
-    waits for that end makes nodes learn less from each other (docs/swarm.md has figures). False is the paper's way."""
 
     async def run(self, node: Node) -> None:
         """Phases of local steps, each with one exchange behind it."""
@@ -94,7 +117,26 @@ class Swarm(_Local):
 
 @dataclass(frozen=True, kw_only=True)
 class SwarmPull(_Local):
-    """Read somebody's model now and then, and go half the way to it."""
+    """SwarmSGD by reading alone: every node goes half the way to the model of a random neighbour, which is not touched.
+
+        x_i <- (x_i + Q(x_j)) / 2                                  every ``period`` steps, j a random neighbour
+
+    Q is the codec. The mean of all nodes is not conserved. Nodes may die, come back and come late; every node ends with
+    a model of its own.
+
+    Nadiradze, Sabour, Davies, Li, Alistarh: asynchronous decentralized SGD with quantized and local updates, NeurIPS
+    2021, arXiv 1910.12308, as in its authors' program.
+
+    Args:
+        period: Steps that a node takes between two exchanges. It waits for the one reply.
+        geometric: True: the steps of each phase are drawn, with ``period`` as their mean, as in the paper's analysis.
+        topology: Which nodes are neighbours (see ``fs.topologies``). By default all of them.
+        codec: How vectors become bytes (see ``fs.codecs``). By default in full. It carries models: not ``TopK``.
+
+    Example:
+        with fs.join(model, optimizer, fs.SwarmPull(period=4)):
+            train(model, optimizer)  # your own loop
+    """
 
     one_sided: ClassVar[bool] = True
 
@@ -131,7 +173,27 @@ def _show(x: Tensor, ways: Coder, message: Message) -> Message:
 
 @dataclass(frozen=True, kw_only=True)
 class SwarmPairs(_Local):
-    """Pairs that wait for each other, drawn anew in every round: for the simulator, and to compare with."""
+    """SwarmSGD in rounds: all nodes meet in random pairs, which wait for each other: for studies and comparisons.
+
+        x_i, x_j <- (x_i + x_j) / 2                                every ``period`` steps, for every pair
+
+    With an odd number of nodes one stays alone in each round. Every node ends with a model of its own.
+
+    Nadiradze, Sabour, Davies, Li, Alistarh: asynchronous decentralized SGD with quantized and local updates, NeurIPS
+    2021, arXiv 1910.12308, its blocking form.
+
+    Args:
+        period: Steps that a node takes between two exchanges.
+        geometric: Without effect here: all nodes meet after the same number of steps.
+        topology: Which nodes are neighbours (see ``fs.topologies``). Without effect here: pairs are drawn among all
+            nodes.
+        codec: How vectors become bytes (see ``fs.codecs``). By default in full. It carries models: not ``TopK``.
+        matching_seed: Seed from which every node draws the same pairs.
+
+    Example:
+        with fs.join(model, optimizer, fs.SwarmPairs(period=4)):
+            train(model, optimizer)  # your own loop
+    """
 
     matching_seed: int = 0
 

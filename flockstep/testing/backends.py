@@ -17,6 +17,14 @@ BACKEND_LAWS: tuple[Law, ...] = tuple(
 
 
 def check_backend(run: Run) -> None:
-    """Raise LawBroken, or what the run raised, unless a backend keeps the whole contract."""
+    """Raise LawBroken, or what the run raised, unless a backend keeps the whole contract of nodes (``BACKEND_LAWS``).
+
+    Args:
+        run: The backend: ``run(strategy, workload, nodes=, steps=, timeout=)`` gives a trace.
+
+    Example:
+        check_backend(fs.simulate)
+        check_backend(functools.partial(fs.launch, on="threads"))
+    """
     for law in BACKEND_LAWS:
         law.check(run)

@@ -29,9 +29,21 @@ def check_codec(
     *,
     distance: float = 0.01,
 ) -> None:
-    """Raise LawBroken unless the codec keeps the laws below, for vectors of these sizes and dtypes.
+    """Raise LawBroken unless a codec keeps its laws, for vectors of some sizes and dtypes.
 
-    The receiver's own vector lies about ``distance`` from the coded one in each coordinate.
+    What is decoded lies within ``error_bound``, on average at the vector itself where the codec says that it is
+    unbiased; messages have memory of their own and describe what they hold; vectors that are not finite, and messages
+    of other codecs or shapes, are refused with CodecRange; garbled ones are refused, or decode to finite values.
+
+    Args:
+        codec: The codec to check.
+        sizes: Numbers of coordinates to try.
+        dtypes: Dtypes to try.
+        seed: Seed of the vectors, and of the codec's random numbers.
+        distance: How far the receiver's own vector lies from the coded one, about, in each coordinate.
+
+    Example:
+        check_codec(MyCodec())
     """
     laws = (_describes, _bounded, _copies_in, _copies_out, _reads_its_own, _refuses_nan, _stays_finite, _unbiased)
     for dtype in dtypes:

@@ -49,7 +49,20 @@ class Page:
 
 
 class Law:
-    """One promise: a program, and what must have come of it."""
+    """One promise of the contract of nodes: a program that every node runs, and what must have come of it.
+
+    A subclass has ``run`` and ``verify``, or ``verify_error`` where the run must fail. Its nodes write what they saw
+    into ``node.params``, eight numbers.
+
+    Attributes:
+        nodes: How many nodes run it.
+        steps: Steps of each node.
+        timeout: How long any wait may last, in seconds.
+
+    Example:
+        for law in BACKEND_LAWS:
+            law.check(fs.simulate)
+    """
 
     nodes: ClassVar[int] = 3
     steps: ClassVar[int] = 1

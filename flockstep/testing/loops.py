@@ -56,12 +56,24 @@ def check_loop(
     nodes: tuple[int, ...] = (1, 2, 3),
     run: Run | None = None,
 ) -> dict[str, str]:
-    """Raise LawBroken unless the strategy can be joined in every situation, or refuses it as it should.
+    """Raise LawBroken unless a strategy can be joined in every situation, or refuses it as it should.
 
-    The loop must come to what the same loop written by hand comes to, on every node. With ``run``, such as
-    ``partial(fs.launch, on="threads")``, nodes are real, and one run tries all situations; strategies whose nodes wait
-    for nobody have no one outcome there, so that on several nodes only what must hold for all of them is looked at.
-    Gives back what became of each situation: "right", a sentence, or why it could not be tried here.
+    The loop must come to what the same loop written by hand comes to, on every node. Strategies whose nodes do not wait
+    for each other have no one outcome on real nodes: on several, only what must hold for all outcomes is looked at.
+
+    Args:
+        strategy: The strategy to check, or several.
+        situations: Models, loops, and the same loops by hand (see ``flockstep.testing.zoo``).
+        nodes: Numbers of nodes to try.
+        run: What starts nodes, such as ``partial(fs.launch, on="threads")``; one run tries all situations. None:
+            virtual nodes, a run for each.
+
+    Returns:
+        What became of each situation, by name: "right", the sentence by which it is refused, or why it could not be
+        tried here.
+
+    Example:
+        print(check_loop(MyStrategy(period=4), nodes=(1, 2)))
     """
     strategies = list(strategy) if isinstance(strategy, Sequence) else [strategy]
     here = [situation for situation in situations if not situation.needs()]

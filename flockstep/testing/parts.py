@@ -46,9 +46,20 @@ def must_refuse(action: Callable[[], object], kind: type[Exception], sentence: s
 def check_topology(
     topology: Topology, sizes: Sequence[int] = (1, 2, 3, 4, 5, 7, 8, 12, 16, 27), *, rounds: int = 1
 ) -> None:
-    """Raise LawBroken unless the topology keeps the laws below, for every size it does not refuse.
+    """Raise LawBroken unless a topology keeps its laws, for every size it does not refuse.
 
-    A topology that changes from round to round must have connected all nodes after ``rounds`` of them.
+    Peers are sorted, below size, and mutual; weights are for a node's peers and itself, not negative, and rows and
+    columns sum to 1; every call gives the same answer; the graph is connected. A size that it does not take is refused
+    with ValueError on every node.
+
+    Args:
+        topology: The topology to check.
+        sizes: Numbers of nodes to try.
+        rounds: Rounds after which all nodes must be connected; more than 1 for a topology that changes from round to
+            round.
+
+    Example:
+        check_topology(MyTopology(), sizes=(4, 8, 16))
     """
     name = type(topology).__name__
     accepted = [size for size in sizes if _accepts(topology, size)]

@@ -30,15 +30,23 @@ _UNEVEN = Compute(step="10 ms", spread=0.5, stragglers={0: 4.0})
 def check_strategy(
     strategy: Strategy, *, nodes: tuple[int, ...] = (1, 2, 5), tolerance: float = 1e-10, is_sgd: bool = True
 ) -> None:
-    """Raise LawBroken unless a strategy keeps the laws below on 1, 2 and 5 nodes.
+    """Raise LawBroken unless a strategy keeps its laws, on virtual nodes.
 
-    Without noise and with the same data everywhere it is plain SGD (so give it clips wide enough not to act, and codecs
-    exact enough for ``tolerance``); one that is one-sided, whose nodes stand at different steps, on one node; one that
-    merges late or has an outer optimizer is something else by intent: say ``is_sgd=False``. One seed
-    gives one outcome, to the bit. All bytes sent are received and no message is left unread. It ends, whatever the
-    start skew, the stragglers and the order of simultaneous events. One gradient that is not finite, on one node, is
-    counted there and reaches nobody's model. If it is one-sided and plain SGD, nodes that stand apart and have no
-    gradients come together: in step, with calls that cross, and where replies are late or lost.
+    Without noise and with the same data everywhere it is plain SGD; one that is one-sided, whose nodes stand at
+    different steps, on one node. One seed gives one outcome, to the bit. All bytes sent are received and no message is
+    left unread. It ends, whatever the start skew, the stragglers and the order of simultaneous events. One gradient
+    that is not finite, on one node, is counted there and reaches no node's model. If it is one-sided and plain SGD,
+    nodes that stand apart and have no gradients come together: in step, with calls that cross, and where replies are
+    late or lost.
+
+    Args:
+        strategy: The strategy to check, with clips wide enough not to act, and codecs exact enough for ``tolerance``.
+        nodes: Numbers of nodes to try.
+        tolerance: Largest distance from plain SGD.
+        is_sgd: False for a strategy that is something else by intent, because it merges late or has an outer optimizer.
+
+    Example:
+        check_strategy(MyStrategy(period=4))
     """
     for size in nodes:
         if (why := _refusal(strategy, size)) is not None:
@@ -56,6 +64,13 @@ def check_synchronous(strategy: Strategy, *, nodes: tuple[int, ...] = (1, 2, 5))
     """Raise LawBroken unless the hardware leaves the numbers of a synchronous strategy alone.
 
     If it says that it is row-wise, running all nodes as one matrix must leave them alone, too, up to rounding.
+
+    Args:
+        strategy: The strategy to check.
+        nodes: Numbers of nodes to try.
+
+    Example:
+        check_synchronous(MyStrategy(period=4))
     """
     for size in nodes:
         plain, uneven = _run(strategy, size), _run(strategy, size, network=_SLOW, compute=_UNEVEN)

@@ -11,7 +11,15 @@ from torch import Tensor
 
 @runtime_checkable
 class Workload(Protocol):
-    """A loss over data, as functions of one flat vector. Knows no nodes."""
+    """What a workload is: a loss over data, as functions of one flat vector. It knows no nodes.
+
+    Workloads for a start are in ``flockstep.workloads``.
+
+    Example:
+        from flockstep.workloads.convex import Quadratics
+
+        trace = fs.simulate(fs.LocalSGD(period=8), Quadratics(dim=100), nodes=4)
+    """
 
     def start(self) -> Tensor:
         """The vector training starts from: a new one, and the same on every call."""

@@ -46,18 +46,39 @@ def simulate(
 ) -> Trace:
     """Run a strategy on a workload, or your own function that joins, on virtual nodes. One seed, one outcome.
 
-    Each node trains on its own shard of ``workload`` for ``steps`` steps, or all together until a ``Budget`` is spent,
-    with its own ``optimizer``; your own function does as it likes, and each of its optimizer's steps takes the time of
-    a gradient. ``network`` says how long messages take (None: no time), ``compute`` how long gradients take (None: no
-    time), ``faults`` what goes wrong: any of ``fs.faults``. Nodes start at moments spread over ``start_skew`` (one
-    gradient's time unless given), and what happens at one moment happens in random order: a program that relies on luck
-    fails here first. The loss of the average model is recorded every ``record_every`` steps (about 20 times unless
-    given); ``on_row`` sees each record as it comes. ``timeout``, in virtual time, is how long an ``ask`` waits.
+    Each node trains on its own shard of the workload, with its own optimizer. Your own function is called once per
+    node, and each of its optimizer's steps takes the time of a gradient. What happens at one moment happens in random
+    order: a program that relies on luck fails here first.
 
-    Two engines give the same numbers, up to rounding: "events" runs every node as a program of its own; "stacked" runs
-    all of them as one matrix, many times faster, where strategy, workload and optimizer work row by row and nothing but
-    whole rounds costs time. "auto" takes the second where it can; ``trace.engine`` says which it was. With ``timeline``
-    the trace holds one, of what every node did when and of who sent how much to whom; only "events" can tell.
+    Args:
+        program: A strategy, or your own function without arguments that calls ``fs.join``.
+        workload: What the strategy trains (see ``flockstep.workloads``). None for a function.
+        nodes: How many virtual nodes.
+        steps: Steps of each node, or a ``Budget`` of all nodes together. For workloads.
+        optimizer: Makes a node's torch optimizer from a list of tensors: ``functools.partial(torch.optim.AdamW,
+            lr=1e-3)``. By default SGD with a rate of 0.1. For workloads.
+        network: How long messages take. None: no time.
+        compute: How long gradients take. None: no time.
+        faults: What goes wrong, and when: any of ``fs.faults``.
+        start_skew: Nodes start at random moments within so much virtual time: seconds, or a text such as "20 ms". None:
+            the time of one gradient.
+        record_every: Steps between two records of the loss of the average model. None: about 20 records. For workloads.
+        timeout: How long an ``ask`` waits for its reply, in virtual time: seconds, or a text such as "2 min".
+        seed: Seed of batches, of the strategy's and its codecs' random numbers, and of the hardware's.
+        on_row: Called with each record as it comes. For workloads.
+        engine: "events" runs every node as a program of its own; "stacked" runs all of them as one matrix, many times
+            faster, where strategy, workload and optimizer work row by row and nothing but whole rounds costs time; the
+            numbers are the same up to rounding. "auto": stacked where that is possible; ``trace.engine`` says which it
+            was.
+        timeline: Whether the trace holds what every node did when, and who sent how much to whom; by "events" only.
+
+    Returns:
+        The trace: losses, bytes and virtual seconds of every node, and the final models.
+
+    Example:
+        hardware = dict(network=fs.Network(bandwidth="100 Mbit/s", latency="20 ms"), compute=fs.Compute(step="50 ms"))
+        trace = fs.simulate(fs.LocalSGD(period=8), workload, nodes=16, **hardware)
+        print(trace)
     """
     job = Job(
         program=program,
@@ -96,10 +117,36 @@ def simulate_seeds(
     engine: str = "auto",
     timeline: bool = False,
 ) -> list[Trace]:
-    """``simulate`` once for every seed, all at once where the stacked engine can: one trace per seed, in their order.
+    """``simulate`` once for every seed, all at once where the stacked engine can.
 
-    The workload is the same in all runs; batches, noise and hardware differ. ``on_row`` is told which run, from 0, a
-    record belongs to. Seeds that do not run stacked run one after another.
+    The workload is the same in all runs; batches, noise and hardware differ. Seeds that do not run stacked run one
+    after another.
+
+    Args:
+        program: A strategy.
+        workload: What the strategy trains (see ``flockstep.workloads``).
+        seeds: One run for each.
+        nodes: How many virtual nodes.
+        steps: Steps of each node, or a ``Budget`` of all nodes together.
+        optimizer: Makes a node's torch optimizer from a list of tensors: ``functools.partial(torch.optim.AdamW,
+            lr=1e-3)``. By default SGD with a rate of 0.1.
+        network: How long messages take. None: no time.
+        compute: How long gradients take. None: no time.
+        faults: What goes wrong, and when: any of ``fs.faults``.
+        start_skew: Nodes start at random moments within so much virtual time: seconds, or a text such as "20 ms". None:
+            the time of one gradient.
+        record_every: Steps between two records of the loss of the average model. None: about 20 records.
+        timeout: How long an ``ask`` waits for its reply, in virtual time: seconds, or a text such as "2 min".
+        on_row: Called with each record as it comes, after the number of its run, from 0.
+        engine: "events", "stacked" or "auto", as for ``simulate``.
+        timeline: Whether traces hold what every node did when, and who sent how much to whom; by "events" only.
+
+    Returns:
+        One trace per seed, in their order.
+
+    Example:
+        traces = fs.simulate_seeds(fs.LocalSGD(period=8), workload, seeds=range(5), nodes=16)
+        print([trace.loss for trace in traces])
     """
     job = Job(
         program=program,

@@ -40,7 +40,33 @@ from flockstep.node import Node
 
 @dataclass(frozen=True, kw_only=True)
 class DPSVI:
-    """A server that folds pairs of decay and statistics, workers that learn topics from documents of their own."""
+    """Distributed parallel stochastic variational inference: workers learn topics and wait for no other worker.
+
+        worker:   n <- a_i n + s_i  for each batch;   pushes the pair of all of them:   a <- a_i a,   s <- a_i s + s_i
+        server:   n <- a n + s  for each push;   replies with the pair of what others did since its last reply
+
+    n is a table of words by topics without its prior, a_i = 1 - rho_t, s_i = rho_t (D / |S|) times the expected counts
+    of a batch S of D documents. For ``TopicDocuments``; ``fit_on_nodes`` runs it for you. Nodes may die, come back and
+    come late; so may the server.
+
+    Mohamad, Alamri, Bouchachia, Machine Learning 2022, arXiv 2210.02882; Hoffman, Blei, Wang, Paisley: stochastic
+    variational inference, JMLR 2013. Only the abstract of the first was at hand: the program and the pairs are ours.
+
+    Args:
+        period: Steps that a node takes between two exchanges. A step is one batch for each of its threads.
+        max_steps_in_flight: Steps that a worker may take while a push is under way; 0: it waits for the reply.
+        bits: Bits per number of a message: 8, 16 or 32. 32 is exact; 8 and 16 are rounded by a coin, right on average.
+        least: With 8 or 16 bits, the smallest number that is sent, as a share of what one word of a document adds on
+            average; smaller ones become 0 or this by a coin, right on average.
+        server: Rank of the node that keeps the table.
+        server_trains: Whether the server's node takes steps, too.
+        patience: Steps that a worker takes without a reply before it ends with ``LostPeer``. None: a dead server is not
+            waited for, and each worker learns on by itself.
+
+    Example:
+        if __name__ == "__main__":
+            trace = fs.launch(DPSVI(), TopicDocuments(counts, model=LDA(20)), nodes=2, steps=100)
+    """
 
     one_sided: ClassVar[bool] = True
 
@@ -48,8 +74,6 @@ class DPSVI:
     max_steps_in_flight: int = 4
     bits: int = 8
     least: float = 0.1
-    """With 8 or 16 bits, less than this part of what one word of a document adds is sent as nothing, or by a coin as so
-    much."""
     server: int = 0
     server_trains: bool = True
     patience: int | None = 1000

@@ -37,16 +37,35 @@ def fit_on_nodes(
     callback: Callable[[Row], None] | None = None,
     stop: Callable[[], bool] | None = None,
 ) -> Trace:
-    """Fit ``model`` in place by ``nodes`` workers, each with ``n_jobs`` lock-free threads and documents of its own.
+    """Fit a topic model in place by several workers, each with lock-free threads and documents of its own.
 
-    Of a stream every node reads all and learns from its part, so that no more of it is in memory than on one.
+    All together go through ``model.max_iter`` times as many documents as there are; if a node is killed, the others
+    take its part; if that is the server, each learns on by itself, and the model is the mean of theirs. Of a stream
+    every node reads all and learns from its part. Under torchrun this runs one of the nodes it started, and the model
+    is fitted where the server is.
 
-    All together go through ``max_iter`` times as many documents as there are; if one is killed, the others take its
-    part; if that is the server, each learns on by itself, and the model is the mean of theirs.
+    Args:
+        model: The ``LDA`` to fit; its ``n_jobs`` are the threads of each node. ``learning_method``, ``warm_start`` and
+            ``seed_words`` must be at their defaults.
+        X: Documents by words: sparse or dense counts, or a stream (see ``flockstep.lda.data.streams``). No iterator.
+        nodes: How many nodes, the server's included.
+        strategy: How they exchange what they learn. By default a push every four steps, without waiting for the reply;
+            a dead server is not waited for.
+        eval_docs: Held-out documents; their perplexity is the loss of the trace. None: no looks.
+        rows: About how many looks are taken at ``eval_docs``.
+        timeout: How long any wait may last: seconds, or a text such as "2 min".
+        on: "processes", or "threads" of this process.
+        callback: Called with each look as it comes. None: none is.
+        stop: Asked again and again; once it says True, nodes end early, and the model has what they learned. None:
+            never.
 
-    With ``eval_docs``, some ``rows`` looks at held-out documents are taken beside the training, and ``callback`` sees
-    each; losses of the trace are their perplexity. Once ``stop`` says yes, the nodes end early, and the model has what
-    they learned. Under torchrun this runs one of the nodes it started, and the model is fitted where the server is.
+    Returns:
+        The trace: what every node did, and losses where there are ``eval_docs``.
+
+    Example:
+        if __name__ == "__main__":
+            model = LDA(50, n_jobs=2)
+            fit_on_nodes(model, counts, nodes=4)
     """
     check.whole("fit_on_nodes", "nodes", nodes)
     check.whole("fit_on_nodes", "rows", rows)

@@ -56,11 +56,22 @@ class CommonSchedule(Schedule):
 
 
 class TopicDocuments:
-    """Documents by words (sparse or dense counts, or a stream), and the settings of an ``LDA`` that is not fitted yet.
+    """Documents as a workload for ``DPSVI``: dealt out to nodes, each with a table of topics of its own.
 
-    Every node reads all of a stream, block by block, and keeps every n-th document: it has to lie where each can read.
-    ``loss`` is the document-completion perplexity of ``held_out`` documents; without any, of some it learns from.
-    ``max_iter`` and what concerns looks is not used: a run has as many steps as it is given.
+    Its loss is the document-completion perplexity of held-out documents. Every node reads all of a stream, block by
+    block, and keeps every n-th document: it has to lie where each can read.
+
+    Args:
+        documents: Documents by words: sparse or dense counts, or a stream (see ``flockstep.lda.data.streams``) that can
+            be read again and knows its length.
+        model: An ``LDA`` that need not be fitted: its settings are used, but for ``max_iter`` and what concerns looks.
+            A run has as many steps as it is given.
+        held_out: Documents that the loss is measured on. None: the first thousand of ``documents``.
+        seed: Seed of the first table, and of who gets which documents.
+
+    Example:
+        if __name__ == "__main__":
+            trace = fs.launch(DPSVI(), TopicDocuments(counts, model=LDA(20)), nodes=2, steps=100)
     """
 
     def __init__(self, documents: Any, *, model: LDA, held_out: Any = None, seed: int = 0) -> None:

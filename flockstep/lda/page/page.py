@@ -43,9 +43,31 @@ def write_page(
     coherence: Iterable[float] | None = None,
     title: str = "Topics",
 ) -> Path:
-    """Write the page. ``survey`` adds documents, and sizes and frequencies of its corpus instead of the model's own.
+    """Write one HTML page to explore topics: their words, sizes, distances and documents. It needs no network.
 
-    ``titles`` and ``snippets`` say what to call a document, by its number in that corpus, and how it begins.
+        relevance = lambda log p(word | topic) + (1 - lambda) log(p(word | topic) / p(word))
+
+    Words are ranked by relevance, lambda by a slider; topics lie on a map by Jensen-Shannon distance.
+
+    Sievert, Shirley: LDAvis, 2014.
+
+    Args:
+        path: The file to write.
+        model: A fitted topic model: ours, or scikit-learn's.
+        vocabulary: The word of every column. None: the names that the model was fitted with, else "word 0", "word 1",
+            ...
+        survey: What ``flockstep.lda.evaluate.survey.survey`` found in a corpus: it adds documents, and sizes and
+            frequencies of that corpus. None: the model's own sizes and frequencies, and no documents.
+        titles: What to call a document, by its number in that corpus; "document 7" where it has none. None: none has.
+        snippets: How a document begins, by its number. None: nothing.
+        coherence: A score for each topic. None: none is shown.
+        title: Heading of the page.
+
+    Returns:
+        The path.
+
+    Example:
+        write_page("topics.html", model, vocabulary, title="My corpus")
     """
     data = _data_of(model, words_of(model, vocabulary), survey, titles or {}, snippets or {}, coherence)
     data["title"] = title

@@ -17,12 +17,27 @@ _LITTLE = 1e-4
 
 
 class MlpPolicy(nn.Module):
-    """Logits (or means) and a value for each row.
+    """Two small networks for rows of numbers: logits (or means) of actions, and a value.
 
     Hidden layers are the actor's and the critic's own, or come after layers that both share. The spread of real-valued
-    actions, ``log_std``, does not depend on the observation. Weights begin orthogonal, or as torch has them. With tanh
-    it is trained by compiled code. What was seen and rewarded in training, where that is normalized, is told by two
-    buffers that are saved with the weights.
+    actions, ``log_std``, does not depend on the observation. With tanh it is trained by compiled code. What
+    normalization is by is in the buffers ``seen`` and ``rewarded``, which are saved with the weights.
+
+    Args:
+        inputs: Numbers in an observation.
+        outputs: Actions to choose from, or real numbers in an action.
+        discrete: Whether an action is a choice; False: real numbers.
+        actor: Widths of the hidden layers that only the actor has.
+        critic: Widths of the hidden layers that only the critic has.
+        shared: Widths of the hidden layers before them, which both share.
+        activation: Class of the activation between layers.
+        ortho_init: Whether weights begin orthogonal, and biases at 0; False: as torch has them.
+        log_std_init: What ``log_std`` begins with, for real-valued actions.
+        normalize_observations: Whether observations are centred and scaled by what was met in training, to at most 10.
+        normalize_rewards: Whether rewards are scaled by what was met in training.
+
+    Example:
+        model = HSA2C(MlpPolicy(4, 2, discrete=True, actor=(32,), critic=(32,)), "CartPole-v1")
     """
 
     seen: Tensor

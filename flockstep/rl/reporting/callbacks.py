@@ -47,12 +47,26 @@ class _Periodic:
 
 
 class EvalCallback(_Periodic):
-    """Plays ``n_eval_episodes`` whole episodes every ``eval_freq`` environment steps of all threads together.
+    """Plays whole episodes every so many steps of training, and keeps the best model.
 
-    In an environment of its own: a copy of the one that is trained on, or ``eval_env``, an id, a function or an
-    environment that gymnasium made. A ``seed`` makes the episodes the same every time. What is played disturbs no
-    random number of training. The best model so far goes to the folder ``best_model_save_path`` as
-    ``best_model.safetensors``, for ``HSA2C.load``; a mean return of ``reward_threshold`` ends the training.
+    It plays in an environment of its own and disturbs no random number of training. ``evaluations`` has what was found,
+    and after how many steps.
+
+    Args:
+        eval_env: An id, a function that makes an environment, or one that gymnasium made. None: a copy of the one that
+            is trained on.
+        n_eval_episodes: Episodes that are played each time.
+        eval_freq: Environment steps of all threads together between two evaluations.
+        best_model_save_path: Folder where the best model so far is kept, as ``best_model.safetensors`` for
+            ``HSA2C.load``. None: it is not.
+        deterministic: Whether the likeliest action is taken; False: actions are drawn, as in training.
+        reward_threshold: Mean return that ends the training. None: none does.
+        seed: Seed that makes the episodes the same every time. None: others every time.
+        verbose: 1 prints a line for each evaluation; 0 prints none.
+
+    Example:
+        looking = EvalCallback(eval_freq=20_000, best_model_save_path="best", reward_threshold=475)
+        model.learn(500_000, callback=looking)
     """
 
     def __init__(
@@ -95,7 +109,17 @@ class EvalCallback(_Periodic):
 
 
 class CheckpointCallback(_Periodic):
-    """Saves the model every ``save_freq`` environment steps: ``save_path/rl_model_20000_steps.safetensors``."""
+    """Saves the model every so many steps of training: ``save_path/rl_model_20000_steps.safetensors``.
+
+    Args:
+        save_freq: Environment steps of all threads together between two files.
+        save_path: Folder for the files.
+        name_prefix: What their names begin with.
+        verbose: 1 prints a line for each file; 0 prints none.
+
+    Example:
+        model.learn(500_000, callback=CheckpointCallback(100_000, "checkpoints"))
+    """
 
     def __init__(
         self, save_freq: int, save_path: str | Path, *, name_prefix: str = "rl_model", verbose: int = 0

@@ -16,7 +16,12 @@ Predict = Callable[[NDArray[Any]], NDArray[Any]]
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Returns and lengths of some episodes."""
+    """What ``HSA2C.evaluate`` found: returns and lengths of some episodes, with their ``mean`` and ``std``.
+
+    Args:
+        returns: Sum of rewards of each episode.
+        lengths: Environment steps of each episode.
+    """
 
     returns: tuple[float, ...]
     lengths: tuple[int, ...]

@@ -17,17 +17,28 @@ _MOST_ROWS = 2000
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """How training stood at one moment."""
+    """How training stood at one moment: an entry of ``HSA2C.history``.
+
+    Args:
+        timesteps: Environment steps of all threads so far.
+        seconds: Seconds of training so far, pauses between calls of ``learn`` left out.
+        episodes: Episodes that have ended so far.
+        mean_return: Mean return of the last 100 episodes, with actions drawn at random as training does; nan before the
+            first has ended.
+        mean_length: Mean length of these episodes, in environment steps.
+        steps_per_second: Environment steps per second, since this call of ``learn`` began.
+        entropy: Mean entropy of the policy, over the updates that this row reports.
+        value_loss: Mean squared error of values, over the same updates.
+        policy_loss: Mean of -log pi(a|s) A, over the same updates.
+        learning_rate: The learning rate then.
+    """
 
     timesteps: int
     seconds: float
-    """Of training, pauses between calls of ``learn`` left out."""
     episodes: int
     mean_return: float
-    """Of the last 100 episodes, with actions drawn at random as training does; NaN before the first has ended."""
     mean_length: float
     steps_per_second: float
-    """Since this call of ``learn`` began."""
     entropy: float
     value_loss: float
     policy_loss: float

@@ -45,16 +45,34 @@ def launch(
 ) -> Trace:
     """Run a strategy on a workload, or your own function that joins, for real: the same program as ``simulate``.
 
-    Starts ``nodes`` processes on this machine that talk through torch.distributed, or with ``on="threads"`` threads of
-    this one. Each takes ``steps`` steps, or all together until a ``Budget`` is spent. In a script that torchrun, srun
-    or mpirun started, the processes are there already: each call runs its own node, ``nodes`` may be left out, and
-    ``models`` of the trace holds this process's own. An exception in any node ends all and is raised here; so does
-    Ctrl-C; but a one-sided strategy on a workload goes on without a node that was killed. ``timeout`` is how long any
-    wait may last. ``steps``, ``optimizer``, ``record_every`` and ``on_row`` are for workloads; what your own function
-    returns is in the trace's ``results``, by rank. ``stop`` is asked again and again; once it says yes, nodes of a
-    one-sided strategy take no more steps and end in order, and the trace is of what they did. With ``timeline`` the
-    trace holds one, of what every node did when and of who sent how much to whom; nodes on several machines are as well
-    aligned in it as these machines' clocks.
+    Nodes are processes on this machine that talk through torch.distributed, or threads. In a script that torchrun, srun
+    or mpirun started, the processes are there already: each call runs its own node. An exception in any node ends all
+    and is raised here; so does Ctrl-C; but a one-sided strategy on a workload goes on without a node that was killed.
+
+    Args:
+        program: A strategy, or your own function without arguments that calls ``fs.join``.
+        workload: What the strategy trains (see ``flockstep.workloads``). None for a function.
+        nodes: How many nodes to start on this machine. None: those that torchrun, srun or mpirun started.
+        steps: Steps of each node, or a ``Budget`` of all nodes together. For workloads.
+        optimizer: Makes a node's torch optimizer from a list of tensors: ``functools.partial(torch.optim.AdamW,
+            lr=1e-3)``. By default SGD with a rate of 0.1. For workloads.
+        on: "processes", or "threads" of this process.
+        record_every: Steps between two records of the loss of the average model. None: about 20 records. For workloads.
+        timeout: How long any wait may last: seconds, or a text such as "2 min".
+        seed: Seed of batches, and of the strategy's and its codecs' random numbers.
+        on_row: Called with each record as it comes. For workloads.
+        stop: Asked again and again; once it says True, nodes of a one-sided strategy take no more steps and end in
+            order, and the trace is of what they did. None: never.
+        timeline: Whether the trace holds what every node did when, and who sent how much to whom; nodes on several
+            machines are as well aligned in it as these machines' clocks.
+
+    Returns:
+        The trace. What your own function returned is in its ``results``, by rank; under torchrun its ``models`` are
+        this process's own.
+
+    Example:
+        if __name__ == "__main__":
+            print(fs.launch(fs.LocalSGD(period=8), workload, nodes=2, steps=100))
     """
     check.one_of("launch", "on", on, ("processes", "threads"))
     check.whole("launch", "seed", seed, at_least=0)

@@ -14,10 +14,17 @@ from flockstep.node import stream
 
 @dataclass(frozen=True, kw_only=True)
 class Compute:
-    """Time per gradient (with its optimizer step): constant, or log-normal with mean ``step``.
+    """How long a gradient, with its optimizer step, takes on a virtual node: always the same, or log-normal.
 
-    ``spread`` is the standard deviation of its logarithm. ``stragglers={3: 4.0}`` makes node 3 four times slower.
-    With ``pauses`` a node stops now and then for ``pause``: after each gradient with this probability.
+    Args:
+        step: Mean time: seconds, or a text such as "50 ms".
+        spread: Standard deviation of the time's logarithm; 0: always the same.
+        stragglers: How many times slower some nodes are, by rank: ``{3: 4.0}``.
+        pause: How long a pause takes: seconds, or a text.
+        pauses: Probability that a pause follows a gradient, from 0 to 1.
+
+    Example:
+        fs.Compute(step="50 ms", spread=0.3, stragglers={3: 4.0})
     """
 
     step: str | float

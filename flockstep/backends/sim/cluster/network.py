@@ -10,10 +10,21 @@ from flockstep import check, units
 
 @dataclass(frozen=True, kw_only=True)
 class Link:
-    """What differs from the rest of the network, for one node or one ordered pair of nodes."""
+    """What differs from the rest of the network, for one node or for the way from one node to another.
+
+    Args:
+        bandwidth: Both directions of a node's link, or the bottleneck of a pair's way, with its unit: "10 Mbit/s", "2
+            MB/s". None: as the rest.
+        up: What a node can send, where it differs from ``bandwidth``. Not for pairs.
+        down: What a node can receive, where it differs from ``bandwidth``. Not for pairs.
+        latency: One-way delay: seconds, or a text such as "20 ms". None: as the rest. Between two nodes it is the mean
+            of theirs; that of a pair takes its place.
+
+    Example:
+        fs.Network(bandwidth="1 Gbit/s", nodes={3: fs.Link(up="10 Mbit/s", latency="50 ms")})
+    """
 
     bandwidth: str | None = None
-    """Both directions of a node's link, or the pair's own bottleneck."""
     up: str | None = None
     down: str | None = None
     latency: str | float | None = None
@@ -28,10 +39,16 @@ class Link:
 
 @dataclass(frozen=True, kw_only=True)
 class Network:
-    """Every node has an up- and a downlink of some bandwidth; transfers under way at once share a link fairly.
+    """A declared network: every node has an up- and a downlink, which transfers under way at once share fairly.
 
-    ``latency`` is the one-way delay between two nodes; each brings its half of it. ``nodes={3: Link(up="10 Mbit/s")}``
-    overrides one node, ``pairs={(0, 1): Link(latency="80 ms")}`` the way from node 0 to node 1.
+    Args:
+        bandwidth: Of every node's uplink and downlink, with its unit: "100 Mbit/s", "12 MB/s".
+        latency: One-way delay between two nodes: seconds, or a text such as "20 ms".
+        nodes: What differs for single nodes, by rank: ``{3: Link(up="10 Mbit/s")}``.
+        pairs: What differs for the way from one node to another: ``{(0, 1): Link(latency="80 ms")}``.
+
+    Example:
+        fs.Network(bandwidth="100 Mbit/s", latency="20 ms", pairs={(0, 1): fs.Link(latency="80 ms")})
     """
 
     bandwidth: str
