@@ -15,7 +15,7 @@ DEFAULTS = {
     "crash": None,
     "pause": None,
     "partition": None,
-    "loss": None,
+    "drop": None,
     "real": False,
     "steps": 10,
     "lr": None,

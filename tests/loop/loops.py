@@ -42,8 +42,8 @@ def train(strategy, *, make_model=plain_model, make_optimizer=sgd, steps=12, ste
     model = make_model()
     optimizer = make_optimizer(model)
     scheduler = schedule(optimizer) if schedule else None
-    also = [scheduler] if scheduler else []
-    with fs.join(model, optimizer, strategy, also=also, **joining) as node:
+    stateful = [scheduler] if scheduler else []
+    with fs.join(model, optimizer, strategy, stateful=stateful, **joining) as node:
         iterate(range(node.step_count, steps), model, optimizer, scheduler, step, fs.rank())
         report = node.report()
     return model, optimizer, report

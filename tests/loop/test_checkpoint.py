@@ -184,7 +184,7 @@ def test_saving_by_hand_and_what_cannot_be_saved(tmp_path):
 
     optimizer = loops.sgd(model)
     with (
-        pytest.raises(TypeError, match="a checkpoint cannot hold also/0/thing: object is neither"),
+        pytest.raises(TypeError, match="a checkpoint cannot hold stateful/0/thing: object is neither"),
         fs.join(model, optimizer, STRATEGIES["CELGC"], stateful=[Odd()]) as node,
     ):
         node.save(tmp_path)
