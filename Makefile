@@ -11,13 +11,14 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 help:  ## what can be made
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/'
 
-# What the demo needs, and no more: a stranger wants to see it soon.
+# What the demo needs, and no more: a stranger wants to see it soon. Python compiles what it imports; compiling all that
+# is installed would take longer than the demo's virtual half.
 .venv/run: pyproject.toml
 	@echo "Setting up .venv (once; a minute or two) ..."
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Flockstep needs Python 3.11 or newer, this is " + sys.version.split()[0])'
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	@$(PIP) "$(TORCH)"
-	@$(PIP) -e ".[compare]"
+	@$(PIP) --no-compile "$(TORCH)"
+	@$(PIP) --no-compile -e ".[compare]"
 	@touch $@
 
 # What developers need besides.

@@ -32,7 +32,9 @@ def test_the_quick_demo(tmp_path):
         for strategy in NAMES:
             assert re.search(rf"{where} {strategy} [\d.]+ [\d.]+ [kM]B [\d.]+ [\d.]+ \d+%", said)
             assert f"{where}, {strategy}: step 0 of 40, loss 4.1" in result.stderr
-        order = re.search(rf"On {where} they reached a loss of [\d.]+ in this order: (.*? s)\. \w+ sent", said)[1]
+        order = re.search(
+            rf"On {where} they reached a loss of [\d.]+ in this order: (.*? m?s)\. The least was sent by", said
+        )[1]
         assert sorted(re.findall(r"(\w+) after", order)) == sorted(NAMES)
     assert (tmp_path / "demo.png").read_bytes().startswith(b"\x89PNG")
     assert f"Picture: {tmp_path / 'demo.png'}" in result.stdout

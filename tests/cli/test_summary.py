@@ -24,6 +24,13 @@ def test_who_came_first():
 
 def test_what_it_cost():
     assert summary.costs([BASELINE, OTHER]) == (
-        "CELGC sent the least, 1 kB a node (DataParallel 8 kB a node); DataParallel ended at the lowest loss, 2.500; "
-        "CELGC computed for the largest share of its time, 50% (DataParallel 10%)."
+        "The least was sent by CELGC, 1 kB a node (DataParallel 8 kB a node); the lowest loss at the end is that of "
+        "DataParallel, 2.500; computing took the largest share of the time of CELGC, 50% (DataParallel 10%)."
     )
+
+
+def test_whoever_shows_the_same_is_named_too():
+    again = made("HPSGD()", seconds=20.0, sent=1000, losses=[4.0, 2.5], computing=2.0)
+    told = summary.costs([BASELINE, OTHER, again])
+    assert "sent by CELGC and HPSGD, 1 kB a node (DataParallel" in told
+    assert "that of DataParallel and HPSGD, 2.500;" in told

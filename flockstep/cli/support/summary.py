@@ -25,22 +25,20 @@ def race(where: str, traces: Sequence[Trace]) -> str:
 
 def costs(traces: Sequence[Trace]) -> str:
     """Who sent least, who ended lowest and who computed most, each next to the first of them."""
-    first = traces[0]
-    least = min(traces, key=lambda trace: trace.bytes_sent)
-    best = min(traces, key=lambda trace: trace.loss)
-    busiest = max(traces, key=lambda trace: trace.busy)
-    sent = _beside(first, least, lambda trace: f"{show_bytes(trace.bytes_sent)} a node")
-    loss = _beside(first, best, lambda trace: f"{trace.loss:.3f}")
-    busy = _beside(first, busiest, lambda trace: f"{trace.busy:.0%}")
+    sent = _best(traces, lambda trace: trace.bytes_sent, lambda trace: f"{show_bytes(trace.bytes_sent)} a node")
+    loss = _best(traces, lambda trace: trace.loss, lambda trace: f"{trace.loss:.3f}")
+    busy = _best(traces, lambda trace: -trace.busy, lambda trace: f"{trace.busy:.0%}")
     return (
-        f"{name(least)} sent the least, {sent}; {name(best)} ended at the lowest loss, {loss}; "
-        f"{name(busiest)} computed for the largest share of its time, {busy}."
+        f"The least was sent by {sent}; the lowest loss at the end is that of {loss}; computing took the largest share of "
+        f"the time of {busy}."
     )
 
 
-def _beside(first: Trace, other: Trace, show: Callable[[Trace], str]) -> str:
-    """A figure of one run, and in brackets that of the first, where that is another."""
-    return show(other) if other is first else f"{show(other)} ({name(first)} {show(first)})"
+def _best(traces: Sequence[Trace], cost: Callable[[Trace], float], show: Callable[[Trace], str]) -> str:
+    """Whose figure is the best, all of them where several show the same, and in brackets the first run's."""
+    first, figure = traces[0], show(min(traces, key=cost))
+    names = " and ".join(name(trace) for trace in traces if show(trace) == figure)
+    return f"{names}, {figure}" if show(first) == figure else f"{names}, {figure} ({name(first)} {show(first)})"
 
 
 def name(trace: Trace) -> str:
