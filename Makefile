@@ -11,15 +11,23 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/'
 
-.venv/ready: pyproject.toml
+# What the demo needs, and no more: a stranger wants to see it soon. Python compiles what it imports; compiling all that
+# is installed would take longer than the demo's virtual half.
+.venv/run: pyproject.toml
 	@echo "Setting up .venv (once; a minute or two) ..."
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Flockstep needs Python 3.11 or newer, this is " + sys.version.split()[0])'
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	@$(PIP) "$(TORCH)"
+	@$(PIP) --no-compile "$(TORCH)"
+	@$(PIP) --no-compile -e ".[compare]"
+	@touch $@
+
+# What developers need besides.
+.venv/ready: .venv/run
+	@echo "Adding the developers' tools (once; a minute or two) ..."
 	@$(PIP) -e ".[dev]"
 	@touch $@
 
-demo: .venv/ready  ## the main job: real processes, then virtual nodes, one table, a picture and a report (3 to 5 minutes)
+demo: .venv/run  ## the main job: five systems on real processes, then on virtual nodes, one table, a picture and a report (3 minutes)
 	@$(BIN)/flockstep demo
 
 # Three at a time on two cores: many wait for processes that wait for each other. In one go, so that the last lines

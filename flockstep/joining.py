@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from flockstep import check
-from flockstep.backends.loop import checkpoint, initial_sync, place, requirements, snapshots
+from flockstep.backends.loop import checkpoint, initial_sync, place, requirements, shown_losses, snapshots
 from flockstep.backends.loop.flat import FlatModel
 from flockstep.backends.loop.node import JoinedNode
 from flockstep.backends.loop.outsiders import Outsiders
@@ -141,7 +141,7 @@ def join(
     try:
         description = describe(strategy) + (f" for {budget.describe(together=not node.one_sided)}" if budget else "")
         _enter(seat, node, description, strategy, resume)
-        with _hooked(node, optimizers, strategy, saves, _scalars(board, node)):
+        with shown_losses.showing(node), _hooked(node, optimizers, strategy, saves, _scalars(board, node)):
             node.start_computing()
             yield node
             node.stop_computing()

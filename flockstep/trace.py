@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import math
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from flockstep import units
 from flockstep.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -230,9 +232,31 @@ class Trace:
 
         return picture.plot([self], path, [against])
 
+    @property
+    def _steps(self) -> int:
+        """Steps to the last loss. Without any: what loops of one's own have done only their nodes know."""
+        return self.rows[-1].step if self.rows else max((node.steps for node in self.nodes), default=0)
+
+    def _repr_html_(self) -> str:
+        """The figures of ``print(trace)`` as a table, for notebooks."""
+        figures = {
+            "loss": f"{self.loss:.4g}" if self.rows else "none logged",
+            "steps": f"{self._steps}",
+            "nodes": f"{len(self.nodes)}",
+            "seconds": f"{self.seconds:.4g}",
+            "bytes sent per node": units.show_bytes(self.bytes_sent),
+            "share of time computing": f"{self.busy:.0%}",
+        }
+        if len(self.nodes) > 1 and math.isfinite(self.spread):
+            figures["spread"] = f"{self.spread:.3g}{', and growing' * (self.drift is not None)}"
+        head = "".join(f"<th>{name}</th>" for name in figures)
+        cells = "".join(f"<td>{figure}</td>" for figure in figures.values())
+        # Names and texts of strategies are the user's own.
+        caption = f"<caption>{html.escape(self.strategy)}</caption>"
+        return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody><tr>{cells}</tr></tbody></table>"
+
     def __str__(self) -> str:
-        # Without rows: what loops of one's own have done only their nodes know, and these may differ.
-        steps = self.rows[-1].step if self.rows else max((node.steps for node in self.nodes), default=0)
+        steps = self._steps
         learned = f"loss {self.loss:.4g} after {steps} steps" if self.rows else f"no loss logged in {steps} steps"
         apart = f", spread {self.spread:.3g}" if len(self.nodes) > 1 and math.isfinite(self.spread) else ""
         return (

@@ -1,6 +1,8 @@
 """Every Python block of the README and the docs runs as it stands."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,16 @@ def test_the_blocks_of_a_page_run_in_order(page, tmp_path, monkeypatch):
     for match in BLOCK.finditer(text):
         line = text[: match.start()].count("\n") + 1
         exec(compile("\n" * line + match[1], str(page), "exec"), space)
+
+
+@pytest.mark.slow
+def test_the_blocks_of_the_readme_are_one_script(tmp_path):
+    """As a reader would who pastes one below the other into a file."""
+    script = tmp_path / "readme.py"
+    script.write_text("\n".join(BLOCK.findall((ROOT / "README.md").read_text())))
+    ended = subprocess.run([sys.executable, script.name], cwd=tmp_path, capture_output=True, text=True, timeout=600)
+    assert ended.returncode == 0, ended.stderr
+    assert "Lazy(distance=0.5): loss" in ended.stdout
 
 
 def test_links_to_files_lead_somewhere():

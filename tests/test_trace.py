@@ -1,3 +1,6 @@
+from dataclasses import replace
+from xml.etree import ElementTree
+
 import pytest
 import torch
 
@@ -58,6 +61,21 @@ def test_several_runs_in_one_picture(trace, tmp_path):
 def test_a_trace_says_what_it_was(trace):
     assert str(trace).startswith("LocalSGD(period=4): loss ")
     assert "after 20 steps on 3 node(s)" in str(trace)
+
+
+def test_a_notebook_shows_a_table(trace):
+    told = ElementTree.fromstring(trace._repr_html_())
+    assert told.find("caption").text == "LocalSGD(period=4)"
+    shown = dict(zip([cell.text for cell in told.iter("th")], [cell.text for cell in told.iter("td")], strict=True))
+    assert shown["loss"] == f"{trace.loss:.4g}"
+    assert (shown["steps"], shown["nodes"]) == ("20", "3")
+    assert shown["spread"] == f"{trace.spread:.3g}"
+
+
+def test_a_notebook_is_told_that_nothing_was_logged_and_runs_nothing_of_a_name(silent):
+    told = replace(silent, strategy="Mine('<script>')")._repr_html_()
+    assert "<caption>Mine(&#x27;&lt;script&gt;&#x27;)</caption>" in told
+    assert "<td>none logged</td><td>4</td>" in told
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 _LINES = {
-    "demo": "Train a small LSTM on 2 real processes and on 32 virtual nodes, two ways.",
+    "demo": "Train a small LSTM on 2 real processes and on 8 virtual nodes, six ways.",
     "simulate": "Run strategies on virtual nodes and a virtual clock, and compare them.",
     "compare": "Compare strategies side by side, and get a page to show to others.",
     "run": "Run your own training script on several processes, one node each.",

@@ -15,13 +15,15 @@ import torch
 import typer
 
 from flockstep import check, units
+from flockstep.backends.loop.shown_losses import SHOWN
 from flockstep.cli.support import consoles, supervise, watch_session
 from flockstep.cores import cores
 
 HELP = """Run your own training script on several processes, one node each.
 
 The script holds your loop with `with fs.join(model, optimizer, strategy)`.
-Everything after its name is the script's own. Ends with the script's exit code;
+Everything after its name is the script's own. Losses that node 0 logs by
+`node.log(loss.item())` are shown now and then. Ends with the script's exit code;
 when one node fails, the others are stopped.
 
 \b
@@ -123,6 +125,7 @@ def run(
         if not script.is_file():
             raise ValueError(f"there is no script {str(script)!r} in {Path.cwd()}")
         os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores() // processes)))
+        os.environ.setdefault(SHOWN, "1")
         _set_mailboxes(keys, host, port, insecure, timeout)
         command = [str(script), *(arguments or ())]
         if rank is not None and not join:

@@ -30,7 +30,7 @@ def test_no_arguments_is_a_question():
 @pytest.mark.parametrize(
     ("command", "words"),
     [
-        ("demo", ["2 real processes", "32 virtual nodes", "DataParallel", "CELGC", "--quick", "--out"]),
+        ("demo", ["2 real processes", "8 virtual nodes", "DataParallel", "CELGC", "HPSGD", "--quick", "--out"]),
         ("simulate", ["Examples", "--workload", "quadratics", "shakespeare", "3:4x", "5@60s", "--optimizer"]),
     ],
 )

@@ -24,6 +24,20 @@ open(f"told-{os.environ['RANK']}.json", "w").write(json.dumps(told))
 sys.exit(int(os.environ.get("CODE", "0")) if os.environ["RANK"] == "0" else 0)
 """
 
+LOOP = """
+import torch
+import flockstep as fs
+
+model = torch.nn.Linear(2, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+with fs.join(model, optimizer, fs.LocalSGD(period=2)) as node:
+    for step in range(5):
+        optimizer.zero_grad()
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+        node.log(5.0 - step)
+"""
+
 STAY = """
 import os, time
 os.write(1, f"alive {os.getpid()}\\n".encode())  # in one piece: two nodes share the pipe
@@ -94,6 +108,15 @@ def test_arguments_after_the_script_are_its_own(tmp_path):
         threads = str(max(1, cores // 2))
         expected = {"arguments": own, "RANK": str(rank), "WORLD_SIZE": "2", "OMP_NUM_THREADS": threads}
         assert told(tmp_path, rank) == expected
+
+
+@pytest.mark.slow
+def test_the_losses_of_a_plain_loop_are_shown(tmp_path):
+    (tmp_path / "loop.py").write_text(LOOP)
+    done = run(tmp_path, "-n", "2", "loop.py")
+    assert done.returncode == 0, done.stderr
+    shown = [line.rpartition(", ")[0] for line in done.stderr.splitlines()]
+    assert (shown[0], shown[-1]) == ("node 0: step 1, loss 5", "node 0: step 5, loss 1")
 
 
 @pytest.mark.slow

@@ -52,6 +52,14 @@ def test_without_details_a_strategy_is_its_name():
     assert "steps" not in told
 
 
+def test_a_race_is_among_the_runs_of_a_place():
+    near, far, elsewhere = made("A()", 2), made("B()", 3), made("C()", 3)
+    told = drawn(*map(report.Run, ("here", "here", "there"), (near, far, elsewhere)), details=False, race=True)
+    assert "here A 1 1.5 kB 4 1 25%" in told
+    assert "here B 0 1.5 kB 4 1 25%" in told
+    assert "there C 0 1.5 kB 4 2 25%" in told
+
+
 def test_a_run_that_ended_early_says_so_even_without_rows():
     told = drawn(report.Run("", made("A()", 0), fs.LostPeer("node 1 is gone")))
     assert "A(), ended early - 1.5 kB" in told

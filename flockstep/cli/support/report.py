@@ -11,8 +11,11 @@ from rich import box
 from rich.table import Table
 
 from flockstep import units
+from flockstep.cli.support import summary
 from flockstep.errors import FlockstepError
 from flockstep.trace import Row, Trace
+
+_TO_THE_SAME = "seconds to the\nloss all reached"
 
 
 @dataclass(frozen=True)
@@ -24,13 +27,18 @@ class Run:
     failure: FlockstepError | None = None
 
 
-def table(runs: Sequence[Run], *, title: str, seconds: str = "seconds", details: bool = True) -> Table:
-    """One line per run; ``details`` adds each strategy's arguments, its steps, and whatever its nodes counted."""
+def table(
+    runs: Sequence[Run], *, title: str, seconds: str = "seconds", details: bool = True, race: bool = False
+) -> Table:
+    """One line per run; ``details`` adds each strategy's arguments, its steps, and whatever its nodes counted.
+
+    ``race`` adds how long each took to the loss that all runs of its place reached.
+    """
     drawn = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
     places = len({run.where for run in runs}) > 1
     for name in ["where"] * places + ["strategy"]:
         drawn.add_column(name, overflow="fold")
-    for name in ["loss", "bytes sent\nper node", seconds, "share of time\ncomputing"]:
+    for name in ["loss", "bytes sent\nper node", seconds, *[_TO_THE_SAME] * race, "share of time\ncomputing"]:
         drawn.add_column(name, justify="right", no_wrap=True)
     counts = [_counts(run.trace) for run in runs] if details else [{} for _ in runs]
     # Only what happened: a column of zeros says nothing.
@@ -39,8 +47,16 @@ def table(runs: Sequence[Run], *, title: str, seconds: str = "seconds", details:
         drawn.add_column(name, justify="right", no_wrap=True)
     for run, count in zip(runs, counts, strict=True):
         extra = [f"{count.get(name, 0):.4g}" for name in counted]
-        drawn.add_row(*[run.where] * places, *_cells(run, details), *extra)
+        *costs, busy = _cells(run, details)
+        raced = [_raced(run, runs)] if race else []
+        drawn.add_row(*[run.where] * places, *costs, *raced, busy, *extra)
     return drawn
+
+
+def _raced(run: Run, runs: Sequence[Run]) -> str:
+    """How long a run took to the loss that all of its place reached."""
+    took = run.trace.time_to(summary.reached([other.trace for other in runs if other.where == run.where]))
+    return "-" if took is None else f"{took:.4g}"
 
 
 def _cells(run: Run, details: bool) -> list[str]:

@@ -1,51 +1,44 @@
-"""Two runs compared in plain words, every figure taken from the runs themselves."""
+"""Runs of one place compared in plain words, every figure taken from the runs themselves."""
 
 from __future__ import annotations
 
-import math
+from collections.abc import Callable, Sequence
 
 from flockstep.trace import Trace
-from flockstep.units import show_seconds
-
-# Closer than this, two amounts are told as about the same.
-_ALIKE = 0.05
+from flockstep.units import show_bytes, show_seconds
 
 
-def compare(where: str, baseline: Trace, other: Trace) -> str:
-    """What ``other`` cost and where its loss ended, next to ``baseline``."""
-    old, new = name(baseline), name(other)
-    sent = amount(other.bytes_sent, baseline.bytes_sent, below="fewer", above="more", alike="about as many")
-    took = amount(other.seconds, baseline.seconds, below="less", above="more", alike="about as much")
+def reached(traces: Sequence[Trace]) -> float:
+    """The loss that all of them came down to: the highest at which one ended."""
+    return max(trace.loss for trace in traces)
+
+
+def race(where: str, traces: Sequence[Trace]) -> str:
+    """Who came first, second and so on to the loss that all reached."""
+    target = reached(traces)
+    times = {name(trace): trace.time_to(target) for trace in traces}
+    # None: a loss that is not a number is never reached.
+    arrived = sorted((seconds, who) for who, seconds in times.items() if seconds is not None)
+    order = ", ".join(f"{who} after {show_seconds(seconds)}" for seconds, who in arrived)
+    return f"On {where} they reached a loss of {target:.3f} in this order: {order}."
+
+
+def costs(traces: Sequence[Trace]) -> str:
+    """Who sent least, who ended lowest and who computed most, each next to the first of them."""
+    sent = _best(traces, lambda trace: trace.bytes_sent, lambda trace: f"{show_bytes(trace.bytes_sent)} a node")
+    loss = _best(traces, lambda trace: trace.loss, lambda trace: f"{trace.loss:.3f}")
+    busy = _best(traces, lambda trace: -trace.busy, lambda trace: f"{trace.busy:.0%}")
     return (
-        f"Next to {old} on {where}, {new} sent {sent} bytes and took {took} time; "
-        f"its loss ended at {other.loss:.3f}, that of {old} at {baseline.loss:.3f}."
+        f"The least was sent by {sent}; the lowest loss at the end is that of {loss}; computing took the largest share of "
+        f"the time of {busy}."
     )
 
 
-def race(baseline: Trace, other: Trace) -> str:
-    """How long each took to the loss that both reached, and what they did with the time."""
-    old, new = name(baseline), name(other)
-    target = max(baseline.loss, other.loss)
-    times = [show_seconds(trace.time_to(target) or 0.0) for trace in (baseline, other)]
-    return (
-        f"To a loss of {target:.3f} it took {old} {times[0]} and {new} {times[1]}. "
-        f"{old} computed for {baseline.busy:.0%} of its time and {new} for {other.busy:.0%}: "
-        "the rest went into talking and waiting."
-    )
-
-
-def amount(new: float, old: float, *, below: str, above: str, alike: str) -> str:
-    """``8.0 times fewer``, ``12% more`` or ``about as many``."""
-    if new == old:
-        return alike
-    if min(new, old) <= 0:
-        return "no" if new < old else above
-    word, ratio = (below, old / new) if new < old else (above, new / old)
-    if math.isclose(ratio, 1.0, rel_tol=_ALIKE):
-        return alike
-    if ratio >= 2:
-        return f"{ratio:.1f} times {word}" if ratio < 10 else f"{ratio:.0f} times {word}"
-    return f"{1 - 1 / ratio if word == below else ratio - 1:.0%} {word}"
+def _best(traces: Sequence[Trace], cost: Callable[[Trace], float], show: Callable[[Trace], str]) -> str:
+    """Whose figure is the best, all of them where several show the same, and in brackets the first run's."""
+    first, figure = traces[0], show(min(traces, key=cost))
+    names = " and ".join(name(trace) for trace in traces if show(trace) == figure)
+    return f"{names}, {figure}" if show(first) == figure else f"{names}, {figure} ({name(first)} {show(first)})"
 
 
 def name(trace: Trace) -> str:
