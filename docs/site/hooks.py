@@ -83,6 +83,7 @@ def help_of(line: str) -> str:
     for name in names[1:]:
         found = found.commands[name]
     found.rich_markup_mode = None
-    context = found.context_class(found, info_name=" ".join([program, *names]), terminal_width=80, max_content_width=80)
+    width = {"terminal_width": 80, "max_content_width": 80}
+    context = found.make_context(" ".join([program, *names]), [], resilient_parsing=True, **width)
     text = re.sub(r"\[/?bold\]", "", found.get_help(context)).replace("\b\n", "")
     return "\n".join(row.rstrip() for row in text.splitlines())
