@@ -1,4 +1,4 @@
-"""Every Python block of the README and the docs runs as it stands; the site builds; the reference leaves no name out."""
+"""Every Python block of the README and the docs runs as it stands; the site builds; the reference is complete."""
 
 import importlib
 import importlib.util
