@@ -6,7 +6,7 @@ TORCH ?= torch==2.13.0
 # A registry's progress bars and warnings are noise to someone who wants to see the demo.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo test check bench lint release-check clean
+.PHONY: help demo test check docs bench lint release-check clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/'
@@ -42,6 +42,9 @@ lint: .venv/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+docs: .venv/ready  ## the documentation as a site, in build/site; a warning is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 bench: .venv/ready  ## every benchmark, quickly
 	$(BIN)/python -m benchmarks.simulator --quick
