@@ -163,8 +163,8 @@ def main() -> None:
     for case in CASES:
         progress(str(case))
         steps, repeats = (200, 25) if case.dim == min(MOST) else (100, 15)
-        rows.append(compare(case, 4, *((steps // 4, 7) if options.quick else (steps, repeats))))
-    nodes = 128 if options.quick else 1024
+        rows.append(compare(case, 4, *((steps // 10, 3) if options.quick else (steps, repeats))))
+    nodes = 32 if options.quick else 1024
     progress(f"{nodes} nodes")
     rows.append(crowd(nodes, 100))
     worst = {d: max(r["ratio"] for r, c in zip(rows, CASES, strict=False) if c.counts and c.dim == d) for d in MOST}

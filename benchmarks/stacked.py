@@ -113,8 +113,8 @@ def main() -> None:
     """Measure, and say what was met."""
     options = arguments(NAME, __doc__ or "").parse_args()
     torch.set_num_threads(1)
-    turns = 3 if options.quick else 5
-    scale = 10 if options.quick else 1
+    turns = 2 if options.quick else 5
+    scale = 100 if options.quick else 1
     progress = Progress(turns * 5)
     one = measure(
         1, {"events": 2_000 // scale, "stacked": 100_000 // scale, "by hand": 100_000 // scale}, turns, progress

@@ -3,9 +3,8 @@
 import ast
 import re
 import sys
+from functools import cache
 from pathlib import Path
-
-import pytest
 
 import flockstep
 
@@ -86,9 +85,16 @@ def place(path):
     return name.removesuffix("__init__").removesuffix(".")
 
 
+# Every rule is one test that goes through all files and names all that break it: as a test for each file, they were a
+# ninth of all tests there are, and every worker collects them all.
+@cache
+def parsed(path):
+    return ast.parse(path.read_text())
+
+
 def imports(path):
     """Every module a file imports, by full name; ``from flockstep import check`` counts as flockstep.check."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module == "flockstep":
@@ -103,34 +109,58 @@ def rule(name, table):
     return next(".".join(parts[:n]) for n in range(len(parts), -1, -1) if ".".join(parts[:n]) in table)
 
 
-@pytest.mark.parametrize("path", FILES, ids=place)
-def test_the_import_table(path):
-    allowed = MAY_IMPORT[rule(place(path), MAY_IMPORT)]
-    if allowed is None:
-        return
-    for module in imports(path):
-        if module.startswith("flockstep."):
-            ours = module.removeprefix("flockstep.")
-            assert any(ours == name or ours.startswith(f"{name}.") for name in allowed), f"{place(path)} imports {ours}"
+def within(module, names):
+    """Whether a module is one of these or inside one."""
+    return any(module == name or module.startswith(f"{name}.") for name in names)
 
 
-@pytest.mark.parametrize("path", [p for p in FILES if place(p).startswith(KNOW_NO_MACHINE)], ids=place)
-def test_parts_and_strategies_know_no_clock_no_thread_no_network(path):
-    for module in imports(path):
-        assert not any(module == name or module.startswith(f"{name}.") for name in NEVER), module
+def places(*beginnings):
+    """The files whose place begins so; there must be some, or a rule about them holds nothing."""
+    found = [path for path in FILES if place(path).startswith(beginnings)]
+    assert found, beginnings
+    return found
 
 
-@pytest.mark.parametrize("path", [p for p in FILES if place(p).startswith("strategies.")], ids=place)
-def test_a_strategy_file_has_its_four_movements(path):
-    text = ast.get_docstring(ast.parse(path.read_text()))
-    assert all(re.search(rf"^{word}\s", text, re.MULTILINE) for word in ("Sends", "Waits", "Keeps"))
-    assert "<-" in text
+def none(wrong):
+    """All that breaks a rule, in one message."""
+    found = list(wrong)
+    assert not found, "\n".join(found)
 
 
-@pytest.mark.parametrize("path", FILES, ids=place)
-def test_no_file_outgrows_its_idea(path):
-    assert len(path.read_text().splitlines()) <= 400
-    assert path.stem not in ("utils", "helpers", "base", "manager", "common", "misc")
+def test_the_import_table():
+    allowed = {path: MAY_IMPORT[rule(place(path), MAY_IMPORT)] for path in places("")}
+    none(
+        f"{place(path)} imports {module}"
+        for path, names in allowed.items()
+        if names is not None
+        for module in imports(path)
+        if module.startswith("flockstep.") and not within(module.removeprefix("flockstep."), names)
+    )
+
+
+def test_parts_and_strategies_know_no_clock_no_thread_no_network():
+    none(
+        f"{place(path)} imports {module}"
+        for path in places(*KNOW_NO_MACHINE)
+        for module in imports(path)
+        if within(module, NEVER)
+    )
+
+
+def test_a_strategy_file_has_its_four_movements():
+    movements = (r"^Sends\s", r"^Waits\s", r"^Keeps\s", "<-")
+    none(
+        f"{place(path)} has no {movement}"
+        for path in places("strategies.")
+        for movement in movements
+        if not re.search(movement, ast.get_docstring(parsed(path)) or "", re.MULTILINE)
+    )
+
+
+def test_no_file_outgrows_its_idea():
+    none(f"{place(path)} is too long" for path in places("") if len(path.read_text().splitlines()) > 400)
+    empty_names = ("utils", "helpers", "base", "manager", "common", "misc")
+    none(f"{place(path)} says nothing" for path in places("") if path.stem in empty_names)
 
 
 def test_public_names_are_there_and_documented():
@@ -140,8 +170,7 @@ def test_public_names_are_there_and_documented():
 
 def test_nothing_in_the_library_asserts_or_pickles():
     for path in FILES:
-        tree = ast.parse(path.read_text())
-        assert not any(isinstance(node, ast.Assert) for node in ast.walk(tree)), path
+        assert not any(isinstance(node, ast.Assert) for node in ast.walk(parsed(path))), path
         # Nodes and members get theirs from the process that starts them, and nothing from a network.
         if place(path) not in ("backends.real.launch.spawn", "backends.real.crew.process_crew", "rl.nets.processes"):
             assert not any("pickle" in module for module in imports(path)), path
@@ -156,15 +185,21 @@ ALWAYS = {
 }
 
 
-@pytest.mark.parametrize("path", sorted(TESTS.rglob("test_*.py")), ids=lambda path: path.stem)
-def test_a_test_that_needs_more_than_is_installed_says_so_first(path):
-    """A stranger has what the README's command installs: whatever else a test file imports, it may skip for."""
-    for statement in ast.parse(path.read_text()).body:
+def needed(path):
+    """The packages a test file imports before it says that it may skip."""
+    for statement in parsed(path).body:
         if "importorskip" in ast.unparse(statement):
             return
         if isinstance(statement, ast.Import | ast.ImportFrom):
             names = [statement.module] if isinstance(statement, ast.ImportFrom) else [a.name for a in statement.names]
-            assert {name.split(".")[0] for name in names} <= ALWAYS
+            yield from (name.split(".")[0] for name in names)
+
+
+def test_a_test_that_needs_more_than_is_installed_says_so_first():
+    """A stranger has what the README's command installs: whatever else a test file imports, it may skip for."""
+    paths = sorted(TESTS.rglob("test_*.py"))
+    assert Path(__file__) in paths
+    none(f"{path.name} imports {name}" for path in paths for name in needed(path) if name not in ALWAYS)
 
 
 def test_no_two_test_files_have_one_name():

@@ -103,7 +103,7 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         # Also in the background of a script, and when a time limit strikes.
         signal.signal(number, signal.default_int_handler)
-    minutes = 0.15 if asked.quick else asked.minutes
+    minutes = 0.05 if asked.quick else asked.minutes
     folder: Path | None = asked.out or (None if asked.quick else HERE)
     game = title(asked.game)
     run = f"{game}_{asked.workers}x{asked.envs}_{torch.device(asked.device).type}_{asked.seed}"
@@ -115,8 +115,9 @@ def main() -> None:
     model = model_of(asked, kept or Path())
     curve = Curve(run, folder, before)
     ended = train(model, asked.until, clock, curve, kept)
-    print(f"{ended}; playing {asked.games} games", flush=True)
-    played = model.evaluate(asked.games, deterministic=False, seed=asked.seed + 1) if asked.games else None
+    games = min(1, asked.games) if asked.quick else asked.games
+    print(f"{ended}; playing {games} games", flush=True)
+    played = model.evaluate(games, deterministic=False, seed=asked.seed + 1) if games else None
     last = model.history[-1]
     model.close()
     if folder is not None:

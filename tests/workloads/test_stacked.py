@@ -1,3 +1,5 @@
+from itertools import product
+
 import numpy as np
 import pytest
 import torch
@@ -40,12 +42,13 @@ EVERY = {
 }
 
 
-@pytest.mark.parametrize("runs", [1, 3])
-@pytest.mark.parametrize("nodes", [1, 2, 5])
-@pytest.mark.parametrize("steps", [1, 7])
 @pytest.mark.parametrize("name", EVERY)
-def test_the_same_numbers_as_one_node_at_a_time(name, runs, nodes, steps):
-    workload = EVERY[name]
+def test_the_same_numbers_as_one_node_at_a_time(name):
+    for runs, nodes, steps in product([1, 3], [1, 2, 5], [1, 7]):
+        check_the_same_numbers(EVERY[name], runs, nodes, steps)
+
+
+def check_the_same_numbers(workload, runs, nodes, steps):
     together, start = stacked(workload, nodes), workload.start()
     shards = [workload.shard(rank, nodes) for rank in range(nodes)]
     x = torch.from_numpy(np.random.default_rng(0).standard_normal((steps, runs, nodes, len(start)))).to(start)
@@ -87,14 +90,14 @@ def test_the_gradient_is_new_and_x_is_left_alone(name):
 
 
 @pytest.mark.parametrize("name", EVERY)
-@pytest.mark.parametrize("far", [1e38, 1e200, float("inf"), float("nan")])
-def test_a_diverged_x_is_no_error(name, far):
+def test_a_diverged_x_is_no_error(name):
     workload = EVERY[name]
-    x = torch.full((1, 2, len(workload.start())), far, dtype=torch.float64).to(workload.start())
-    drawn = [stacked(workload, 2).draw(rank, np.random.default_rng(rank), 1) for rank in range(2)]
-    together = tuple(np.stack([a[0], b[0]])[None] for a, b in zip(*drawn, strict=True))
-    with np.errstate(all="ignore"):
-        assert stacked(workload, 2).gradient(x, together).shape == x.shape
+    for far in (1e38, 1e200, float("inf"), float("nan")):
+        x = torch.full((1, 2, len(workload.start())), far, dtype=torch.float64).to(workload.start())
+        drawn = [stacked(workload, 2).draw(rank, np.random.default_rng(rank), 1) for rank in range(2)]
+        together = tuple(np.stack([a[0], b[0]])[None] for a, b in zip(*drawn, strict=True))
+        with np.errstate(all="ignore"):
+            assert stacked(workload, 2).gradient(x, together).shape == x.shape, far
 
 
 def test_a_view_that_is_not_contiguous_will_do():

@@ -1,6 +1,7 @@
 """A frame is read as it was written, and whatever is not one is refused in words."""
 
 import struct
+from itertools import product
 
 import hypothesis.strategies as st
 import pytest
@@ -51,15 +52,15 @@ def test_frames_have_the_length_they_say():
 
 
 @pytest.mark.parametrize("kind", Kind)
-@pytest.mark.parametrize("count", [0, 1, 7])
-@pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 3), (1, 2, 3), (4, 3, 2, 1)])
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_there_and_back(kind, count, shape, dtype):
-    letter = message(count, "modular 8", shape, dtype)
-    frame = Frame.of(kind, RUN, 3, 17, "weights/7", letter)
-    packed = frame.pack(letter)
-    assert Frame.unpack(packed) == frame
-    assert plain_frame(packed) == values(frame) == (kind, RUN, 3, 17, "weights/7", "modular 8", shape, dtype, count)
+def test_there_and_back(kind):
+    shapes = [(), (0,), (3,), (2, 3), (1, 2, 3), (4, 3, 2, 1)]
+    for count, shape, dtype in product([0, 1, 7], shapes, DTYPES):
+        letter = message(count, "modular 8", shape, dtype)
+        frame = Frame.of(kind, RUN, 3, 17, "weights/7", letter)
+        packed = frame.pack(letter)
+        assert Frame.unpack(packed) == frame
+        expected = (kind, RUN, 3, 17, "weights/7", "modular 8", shape, dtype, count)
+        assert plain_frame(packed) == values(frame) == expected
 
 
 printable = st.characters(codec="utf-8").filter(str.isprintable)
