@@ -29,7 +29,7 @@ from contextlib import suppress
 from torch import Tensor
 
 from flockstep.codecs.codec import Codec
-from flockstep.codecs.coder import asks_again, coder
+from flockstep.codecs.coder import asks_again, coder_for
 from flockstep.codecs.raw import Raw
 from flockstep.errors import LostPeer
 from flockstep.message import NOTHING, Message
@@ -52,7 +52,7 @@ class PairExchange:
         self, node: Node, topic: str, v: Tensor, codec: Codec, topology: Topology, *, owner: str = "Swarm"
     ) -> None:
         self._node, self._topic, self._v, self._topology = node, topic, v, topology
-        self._coder = coder(codec, node, v)
+        self._coder = coder_for(codec, node, v)
         self._shown: Tensor | None = None
         self._statistics: Tensor | None = None
         # A later life counts from elsewhere: its first call is none that was answered before.
