@@ -81,6 +81,15 @@ class Swarm(_Local):
         x, left = node.params, 0
         y, s = node.keep("copy", x.clone()), node.keep("began", x.clone())
         meetings = PairExchange(node, _TOPIC, y, self.codec, self.topology)
+
+        def merge() -> None:
+            with node.undisturbed():
+                # y + (x - s), in the order in which a node that met nobody stays where it is, to the bit.
+                x.add_(y - s)
+                meetings.take_statistics(x)
+                y.copy_(x)
+            s.copy_(x)
+
         async for _ in node.steps():
             if left == 0:
                 await meetings.begin_phase()
@@ -88,8 +97,10 @@ class Swarm(_Local):
             await node.step(await node.gradient(x))
             left -= 1
             if left == 0 or self.merge_every_step:
-                meetings.merge(x, s)
-        await meetings.end(x, s)
+                merge()
+        await meetings.close()
+        merge()
+        meetings.show(x)
 
 
 @dataclass(frozen=True, kw_only=True)
