@@ -26,6 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from flockstep import check
 from flockstep.errors import Mismatch, unlike
 from flockstep.message import Message
 from flockstep.vector import norm
@@ -103,6 +104,11 @@ class Node(ABC):
     @abstractmethod
     def steps(self) -> AsyncIterator[int]:
         """The steps of this run: ``async for k in node.steps()``; k counts from 0, or from where a resumed run was."""
+
+    def rounds(self, period: int) -> AsyncIterator[Round]:
+        """The same steps, ``period`` at a time: ``async for round in node.rounds(period)``, and in it
+        ``async for _ in round``. The last may be shorter; a resumed run goes on in the middle of the one it was in."""
+        return _Rounds(self, check.whole("node.rounds", "period", period))
 
     @abstractmethod
     async def gradient(self, x: Tensor) -> Tensor:
@@ -216,6 +222,60 @@ class Node(ABC):
         if len(self.optimizer.param_groups) > 1:
             raise NotImplementedError("parameter groups with different learning rates need a backend that knows them")
         return [g]
+
+
+class Round:
+    """Steps between two exchanges: ``async for k in round``."""
+
+    def __init__(self, rounds: _Rounds, number: int, is_resumed: bool) -> None:
+        self._rounds = rounds
+        self.number = number
+        """How many came before it, in all runs that this one goes on with."""
+        self.is_resumed = is_resumed
+        """Whether it began in the run that this one goes on with."""
+
+    def __aiter__(self) -> Round:
+        return self
+
+    async def __anext__(self) -> int:
+        return await self._rounds.step_of(self)
+
+
+class _Rounds:
+    """Steps on their way into rounds."""
+
+    def __init__(self, node: Node, period: int) -> None:
+        self._steps, self._period, self._given = node.steps(), period, node.step_count
+        self._begun: int | None = None
+        """A step that has begun, and that no round has given yet: a round is known to come by its first."""
+        self._ended = False
+
+    def __aiter__(self) -> _Rounds:
+        return self
+
+    async def __anext__(self) -> Round:
+        # One that a resumed run finds open is to be closed, even if there is no step left for it.
+        is_open = self._given % self._period > 0 and not self._ended
+        if not is_open and await self._next() is None:
+            raise StopAsyncIteration
+        return Round(self, self._given // self._period, is_open)
+
+    async def step_of(self, round: Round) -> int:
+        """The next step, if it is one of this round."""
+        k = await self._next() if self._given // self._period == round.number else None
+        if k is None:
+            raise StopAsyncIteration
+        self._begun, self._given = None, k + 1
+        return k
+
+    async def _next(self) -> int | None:
+        """The step that comes next; None if there is none, which is asked once: a user's loop ends once."""
+        if self._begun is None and not self._ended:
+            try:
+                self._begun = await anext(self._steps)
+            except StopAsyncIteration:
+                self._ended = True
+        return self._begun
 
 
 class Channels:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from flockstep import check
 from flockstep.codecs.codec import Codec
-from flockstep.codecs.coder import coder
+from flockstep.codecs.coder import coder_for
 from flockstep.codecs.tail import trained_of, with_tail, without_tail
 from flockstep.flock import Flock
 from flockstep.message import Message
@@ -136,15 +136,15 @@ class Mixed:
 
     def start(self, node: Node, channel: str = "model") -> Mean:
         """One message to and from each neighbour per round."""
-        round, ways = 0, coder(self.codec, node, node.params, of=channel, by_rounds=True)
+        round, coder = 0, coder_for(self.codec, node, node.params, of=channel, by_rounds=True)
 
         async def mean(v: Tensor) -> Tensor:
             nonlocal round
             round += 1
             if isinstance(node, Flock):
                 return await node.mix(v, _rows(self.topology, node.size, round - 1))
-            total = (await gained(node, self.topology, round - 1, v, ways)).add_(v)
-            ways.settle()
+            total = (await gained(node, self.topology, round - 1, v, coder)).add_(v)
+            coder.settle()
             return total.to(v.dtype)
 
         return mean

@@ -46,7 +46,7 @@ class _Found(NamedTuple):
     """Per block, how far what was read may lie from what was sent."""
 
 
-def coder(codec: Codec, node: Node, like: Tensor, *, of: str = "", by_rounds: bool = False) -> Coder:
+def coder_for(codec: Codec, node: Node, like: Tensor, *, of: str = "", by_rounds: bool = False) -> Coder:
     """A coder for vectors like this one; a node that sends several kinds of them says ``of`` which this one is.
 
     ``by_rounds``: what it sees in a round counts from ``settle`` on, so that a run that is resumed in the middle of one

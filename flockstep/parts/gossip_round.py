@@ -22,7 +22,7 @@ from flockstep.topologies import Topology
 
 
 async def gained(
-    node: Node, topology: Topology, round: int, v: Tensor, ways: Coder, rng: np.random.Generator | None = None
+    node: Node, topology: Topology, round: int, v: Tensor, coder: Coder, rng: np.random.Generator | None = None
 ) -> Tensor:
     """What ``v`` gains in a round, in float32 or better. It is looked at before the first wait only."""
     weights = topology.weights(node.rank, node.size, round)
@@ -30,12 +30,12 @@ async def gained(
     wide = torch.promote_types(v.dtype, torch.float32)
     if not peers:
         return torch.zeros_like(v, dtype=wide)
-    message = ways.write(v, rng)
-    own = ways.own(message, v)
-    near = v.clone() if ways.mends else own
-    own_error = error(own, v) if ways.mends else 0.0
+    message = coder.write(v, rng)
+    own = coder.own(message, v)
+    near = v.clone() if coder.mends else own
+    own_error = error(own, v) if coder.mends else 0.0
     for peer in peers:
-        node.send(peer, marked(message, own_error) if ways.mends else message)
+        node.send(peer, marked(message, own_error) if coder.mends else message)
     # Halves are summed as floats: sums of many lose more than sending them does.
     total = torch.zeros_like(own, dtype=wide)
 
@@ -45,18 +45,20 @@ async def gained(
 
     unread = {}
     for peer in peers:
-        their_error, _, inner = unmarked(await node.receive(peer)) if ways.mends else (0.0, 0, await node.receive(peer))
-        read = ways.read(inner, near)
+        their_error, _, inner = (
+            unmarked(await node.receive(peer)) if coder.mends else (0.0, 0, await node.receive(peer))
+        )
+        read = coder.read(inner, near)
         if isinstance(read, Message):
             unread[peer] = their_error
         else:
             add(peer, read.vector, their_error)
-        if ways.mends:
+        if coder.mends:
             node.send(peer, read if isinstance(read, Message) else NOTHING)
-    for peer in peers if ways.mends else ():
+    for peer in peers if coder.mends else ():
         verdict = await node.receive(peer)
         if asks_again(verdict):
-            node.send(peer, ways.mend(own, message, verdict))
+            node.send(peer, coder.mend(own, message, verdict))
     for peer, their_error in unread.items():
-        add(peer, in_full(ways.read(await node.receive(peer), near), node, peer), their_error)
+        add(peer, in_full(coder.read(await node.receive(peer), near), node, peer), their_error)
     return total

@@ -34,6 +34,7 @@ from torch import Tensor
 from flockstep import check
 from flockstep.averages.averages import Exact
 from flockstep.node import Node, OptimizerFactory
+from flockstep.parts.statistics import statistics, trained
 from flockstep.strategy import Average
 
 _ROUNDS_PER_GAIN, _STEPS_PER_GAIN = 5, 8
@@ -48,15 +49,11 @@ class Outer:
     """A node's outer optimizer, with what it keeps. With ``momentum=None`` that of a round is ``ramped``."""
 
     def __init__(self, node: Node, *, lr: float, momentum: float | None = 0.0, period: int = 1) -> None:
-        self._trained, self._size, self._period = node.trained, node.size, period
+        self._node, self._period = node, period
         self._lr, self._momentum = lr, momentum
-        like = torch.zeros_like(node.params[: node.trained])
+        like = torch.zeros_like(trained(node.params, node))
         ever = momentum or (momentum is None and node.size > 1)
         self._velocity = node.keep("outer momentum", like) if ever else None
-
-    def statistics(self, world: Tensor) -> Tensor:
-        """The part of a model that is not trained."""
-        return world[self._trained :]
 
     def step(
         self, world: Tensor, change: Tensor, begin: int = 0, *, round: int = 1, since: Tensor | None = None
@@ -66,14 +63,14 @@ class Outer:
         ``round`` counts the mean changes of this part, from 1. ``since`` are the statistics that it is the change of,
         where those of the global model have moved on.
         """
-        trained, count = min(max(self._trained - begin, 0), change.numel()), change.numel()
-        self._move(world[begin : begin + trained], change[:trained], begin, round)
-        statistics = world[begin + trained : begin + count]
-        torch.sub(statistics if since is None else since, change[trained:], out=statistics)
+        part = world[begin : begin + change.numel()]
+        self._move(trained(part, self._node, begin), trained(change, self._node, begin), begin, round)
+        known = statistics(part, self._node, begin)
+        torch.sub(known if since is None else since, statistics(change, self._node, begin), out=known)
 
     def _move(self, part: Tensor, change: Tensor, begin: int, round: int) -> None:
         if self._velocity is not None:
-            momentum = ramped(round, self._size, self._period) if self._momentum is None else self._momentum
+            momentum = ramped(round, self._node.size, self._period) if self._momentum is None else self._momentum
             velocity = self._velocity[begin : begin + change.numel()].mul_(momentum).add_(change)
             change = change + momentum * velocity
         part.sub_(change, alpha=self._lr)

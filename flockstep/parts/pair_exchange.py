@@ -18,8 +18,9 @@ Nobody waits for that:
 -   A reply may be lost on its way. The caller asks again under the same number and gets the same reply, which is kept
     until the caller says that it has it. Only the death of a partner leaves half a meeting.
 
-Batch-norm statistics are no sum of steps, and differences added late could carry a variance below zero: a node goes
-half the way to its partner's, from wherever its own are then.
+What a meeting has brought is taken in by the strategy, between two meetings (``node.undisturbed``). Batch-norm
+statistics are no sum of steps, and differences added late could carry a variance below zero: a node goes half the way
+to its partner's, from wherever its own are then.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from contextlib import suppress
 from torch import Tensor
 
 from flockstep.codecs.codec import Codec
-from flockstep.codecs.coder import asks_again, coder
+from flockstep.codecs.coder import asks_again, coder_for
 from flockstep.codecs.raw import Raw
 from flockstep.errors import LostPeer
 from flockstep.message import NOTHING, Message
@@ -37,6 +38,7 @@ from flockstep.node import Node, Pending
 from flockstep.parts.codec_trust import believed, error, marked, unmarked
 from flockstep.parts.partners import in_full, partners
 from flockstep.parts.slow_network import SlowNetworkWarning
+from flockstep.parts.statistics import statistics, trained
 from flockstep.topologies import Topology
 
 _BUSY = Message.of_bytes(b"", "busy")
@@ -52,7 +54,7 @@ class PairExchange:
         self, node: Node, topic: str, v: Tensor, codec: Codec, topology: Topology, *, owner: str = "Swarm"
     ) -> None:
         self._node, self._topic, self._v, self._topology = node, topic, v, topology
-        self._coder = coder(codec, node, v)
+        self._coder = coder_for(codec, node, v)
         self._shown: Tensor | None = None
         self._statistics: Tensor | None = None
         # A later life counts from elsewhere: its first call is none that was answered before.
@@ -77,34 +79,21 @@ class PairExchange:
         if self._call is not None and not self._call.done:
             self._phases += 1
             return
-        await self._close()
+        await self.close()
         if not self._called and self._at_home > 0:
             self._at_home -= 1
             return
         self._called, self._phases, self._since = False, 1, self._node.step_count
         self._call = self._node.spawn(self._meet_somebody())
 
-    def merge(self, x: Tensor, began: Tensor) -> None:
-        """What ``x`` has learned since it ``began``, and what meetings brought, into all three: x, began and v."""
-        trained = self._node.trained
-        with self._node.undisturbed():
-            # In this order, a node that met nobody is where it was, to the bit.
-            x[:trained].add_(self._v[:trained] - began[:trained])
-            if self._statistics is not None:
-                x[trained:].lerp_(self._statistics, 0.5)
-                self._statistics = None
-            self._v.copy_(x)
-        began.copy_(x)
+    def take_statistics(self, x: Tensor) -> None:
+        """Go half the way to those of the last partner, if there are any; ``undisturbed``, as part of a merge."""
+        if self._statistics is not None:
+            statistics(x, self._node).lerp_(self._statistics, 0.5)
+            self._statistics = None
 
-    async def end(self, x: Tensor, began: Tensor) -> None:
-        """The program is about to return, and others may still call: what they bring is its last word ``x``, too."""
-        await self._close()
-        self.merge(x, began)
-        with self._node.undisturbed():
-            x.copy_(self._v)
-            self._shown = x
-
-    async def _close(self) -> None:
+    async def close(self) -> None:
+        """Wait for the call that is under way."""
         if self._call is not None:
             met = await self._call
             self._call, self._at_home = None, self._stay()
@@ -113,6 +102,12 @@ class PairExchange:
                 if self._phases > 1:
                     # Otherwise it is the user who chose how long a phase is.
                     self._rarely.see(self._node.step_count - self._since)
+
+    def show(self, x: Tensor) -> None:
+        """The program is about to return, and others may still call: what they bring is its last word ``x``, too."""
+        with self._node.undisturbed():
+            x.copy_(self._v)
+            self._shown = x
 
     def _stay(self) -> int:
         return int(self._node.rng.geometric(0.5)) * self._phases
@@ -137,7 +132,7 @@ class PairExchange:
 
     async def _meet(self, peer: int, v: Tensor) -> bool:
         """Average with this one; False if it is busy or gone."""
-        node, trained = self._node, self._node.trained
+        node = self._node
         self._number += 1
         message = self._coder.write(v)
         reply, mine = await self._ask(peer, message, v)
@@ -154,10 +149,10 @@ class PairExchange:
         share, _, inner = unmarked(reply)
         # It knew the distance when it chose its scale, so that this can be read; but nothing is taken on trust.
         theirs = in_full(self._coder.read(inner, v), node, peer)
-        difference = theirs[:trained].sub_(mine[:trained])
+        difference = trained(theirs, node).sub_(trained(mine, node))
         with node.undisturbed():
-            self._v[:trained].add_(difference, alpha=share / 2)
-            self._statistics = theirs[trained:]
+            trained(self._v, node).add_(difference, alpha=share / 2)
+            self._statistics = statistics(theirs, node)
             self._calling = False
         node.count("exchanges")
         return True
@@ -181,8 +176,7 @@ class PairExchange:
         return None, told
 
     def _error(self, message: Message, told: Tensor, v: Tensor) -> float:
-        trained = self._node.trained
-        return 0.0 if message.codec == Raw.name else error(told[:trained], v[:trained])
+        return 0.0 if message.codec == Raw.name else error(trained(told, self._node), trained(v, self._node))
 
     # Who is called --------------------------------------------------------------------------------------------------
 
@@ -198,13 +192,13 @@ class PairExchange:
         read = self._coder.read(inner, self._v)
         if isinstance(read, Message):
             return read
-        reply, trained = self._coder.reply(self._v, read), self._node.trained
+        node, reply = self._node, self._coder.reply(self._v, read)
         told = self._coder.own(reply, self._v)
         errors = their_error + self._error(reply, told, self._v)
-        self._statistics = read.vector[trained:].clone()
-        difference = read.vector[:trained].sub_(told[:trained])
+        self._statistics = statistics(read.vector, node).clone()
+        difference = trained(read.vector, node).sub_(trained(told, node))
         share = believed(difference, errors)
-        self._v[:trained].add_(difference, alpha=share / 2)
+        trained(self._v, node).add_(difference, alpha=share / 2)
         reply = marked(reply, share)
         self._replies[peer], self._called = (number, reply), True
         if self._shown is not None:

@@ -37,32 +37,32 @@ def matching(seed: int, round: int, size: int) -> dict[int, int]:
     return dict(pairs) | {b: a for a, b in pairs}
 
 
-async def swap(node: Node, peer: int, v: Tensor, ways: Coder) -> Tensor:
+async def swap(node: Node, peer: int, v: Tensor, coder: Coder) -> Tensor:
     """What ``v`` gains from a peer that calls this too: two-sided, each waits for the other."""
-    message = ways.write(v)
-    told = ways.own(message, v)
-    own_error = error(told, v) if ways.mends else 0.0
-    node.send(peer, marked(message, own_error) if ways.mends else message)
-    their_error, read = _read(await node.receive(peer), v, ways)
+    message = coder.write(v)
+    told = coder.own(message, v)
+    own_error = error(told, v) if coder.mends else 0.0
+    node.send(peer, marked(message, own_error) if coder.mends else message)
+    their_error, read = _read(await node.receive(peer), v, coder)
     # Where a coder may have been out of reach, both say whether they could read it all.
-    if ways.mends:
+    if coder.mends:
         node.send(peer, read if isinstance(read, Message) else NOTHING)
         verdict = await node.receive(peer)
         if asks_again(verdict):
-            message = ways.mend(v, message, verdict)
-            told = ways.own(message, v)
+            message = coder.mend(v, message, verdict)
+            told = coder.own(message, v)
             own_error = error(told, v)
             node.send(peer, marked(message, own_error))
         if isinstance(read, Message):
-            their_error, read = _read(await node.receive(peer), v, ways)
+            their_error, read = _read(await node.receive(peer), v, coder)
     node.count("exchanges")
     difference = in_full(read, node, peer).sub_(told)
     return difference.mul_(believed(difference, own_error + their_error) / 2)
 
 
-def _read(message: Message, near: Tensor, ways: Coder) -> tuple[float, Read | Message]:
-    their_error, _, inner = unmarked(message) if ways.mends else (0.0, 0, message)
-    return their_error, ways.read(inner, near)
+def _read(message: Message, near: Tensor, coder: Coder) -> tuple[float, Read | Message]:
+    their_error, _, inner = unmarked(message) if coder.mends else (0.0, 0, message)
+    return their_error, coder.read(inner, near)
 
 
 def in_full(read: Read | Message, node: Node, peer: int) -> Tensor:

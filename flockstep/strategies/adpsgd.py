@@ -68,10 +68,21 @@ class ADPSGD:
     async def run(self, node: Node) -> None:
         """A gradient and an average side by side, then both into the live model."""
         x = node.params
-        live, copied = node.keep("live", x.clone()), node.keep("copied", x.clone())
-        meetings = PairExchange(node, _TOPIC, live, self.codec, self.topology, owner="ADPSGD")
+        y, copied = node.keep("live", x.clone()), node.keep("copied", x.clone())
+        meetings = PairExchange(node, _TOPIC, y, self.codec, self.topology, owner="ADPSGD")
+
+        def merge() -> None:
+            with node.undisturbed():
+                # y + what the step made of the copy, in the order in which one that met nobody stays where it is.
+                x.add_(y - copied)
+                meetings.take_statistics(x)
+                y.copy_(x)
+            copied.copy_(x)
+
         async for _ in node.steps():
             await meetings.begin_phase()
             await node.step(await node.gradient(x))
-            meetings.merge(x, copied)
-        await meetings.end(x, copied)
+            merge()
+        await meetings.close()
+        merge()
+        meetings.show(x)

@@ -79,7 +79,7 @@ class Choco:
         x = node.params
         # All start from the same model, so everybody knows what everybody believes. Halves add up as floats.
         start = x.to(torch.promote_types(x.dtype, torch.float32))
-        seen, around = node.keep("seen", start.clone()), node.keep("around", start.clone())
+        h, s = node.keep("seen", start.clone()), node.keep("around", start.clone())
         quality = fidelity(self.codec, x)
         gamma = safe_step(quality) if self.consensus is None else self.consensus
         # Right on average is too much for a feedback loop when the noise is large: shrunk, the error always shrinks.
@@ -87,18 +87,17 @@ class Choco:
         codec = sparing(self.codec, node)
         async for k in node.steps():
             await node.step(await node.gradient(x))
-            weights = self.topology.weights(node.rank, node.size, k)
+            w = self.topology.weights(node.rank, node.size, k)
             peers = self.topology.peers(node.rank, node.size, k)
-            message = codec.encode((shrink * (x - seen)).to(x.dtype), node.rng)
+            message = codec.encode((shrink * (x - h)).to(x.dtype), node.rng)
             for peer in peers:
                 node.send(peer, message)
-            change = codec.decode(message, torch.zeros_like(x))
-            seen += change
-            around.add_(change, alpha=weights[node.rank])
+            q = codec.decode(message, torch.zeros_like(x))
+            h += q
+            s.add_(q, alpha=w[node.rank])
             for peer in peers:
-                told = codec.decode(await node.receive(peer), torch.zeros_like(x))
-                around.add_(told, alpha=weights[peer])
-            x.add_(around - seen, alpha=gamma)
+                s.add_(codec.decode(await node.receive(peer), torch.zeros_like(x)), alpha=w[peer])
+            x.add_(s - h, alpha=gamma)
 
 
 def safe_step(quality: float) -> float:

@@ -36,6 +36,7 @@ from torch import Tensor
 from flockstep import check
 from flockstep.averages.averages import Exact
 from flockstep.node import Node, Pending
+from flockstep.parts.statistics import statistics
 from flockstep.parts.suitability import MODELS, average_for
 from flockstep.strategy import Average
 
@@ -78,16 +79,15 @@ class CoCoD:
     async def run(self, node: Node) -> None:
         """Periods of local steps, each with the mean of where it began behind it."""
         x, mean = node.params, self.average.start(node)
-        snapshot = node.keep("snapshot", x.clone())
-        pending: Pending[Tensor] = node.spawn(mean(snapshot))
-        k = node.step_count - 1
+        s = node.keep("snapshot", x.clone())
+        pending: Pending[Tensor] = node.spawn(mean(s))
         async for k in node.steps():
             await node.step(await node.gradient(x))
             if (k + 1) % self.period == 0:
-                x.add_(await pending - _then(snapshot, x, node), alpha=self.pull)
-                snapshot.copy_(x)
-                pending = node.spawn(mean(snapshot))
-        x.add_(await pending - _then(snapshot, x, node), alpha=self.pull)
+                x.add_(await pending - _then(s, x, node), alpha=self.pull)
+                s.copy_(x)
+                pending = node.spawn(mean(s))
+        x.add_(await pending - _then(s, x, node), alpha=self.pull)
         x.copy_(await mean(x))
 
 
@@ -136,27 +136,26 @@ class OverlapLocalSGD:
     async def run(self, node: Node) -> None:
         """Local steps and a pull; the anchor follows in the background."""
         x, mean = node.params, self.average.start(node)
-        anchor, velocity = node.keep("anchor", x.clone()), node.keep("velocity", torch.zeros_like(x))
-        snapshot = node.keep("snapshot", x.clone())
-        pending: Pending[Tensor] = node.spawn(mean(snapshot))
-        k = node.step_count - 1
+        z, v = node.keep("anchor", x.clone()), node.keep("velocity", torch.zeros_like(x))
+        s = node.keep("snapshot", x.clone())
+        pending: Pending[Tensor] = node.spawn(mean(s))
         async for k in node.steps():
             await node.step(await node.gradient(x))
             if (k + 1) % self.period == 0:
-                velocity.mul_(self.anchor_momentum)
+                v.mul_(self.anchor_momentum)
                 # Momentum could carry a variance below zero: statistics have none.
-                velocity[node.trained :] = 0
-                velocity.add_(await pending - anchor)
-                anchor.add_(velocity)
-                x.add_(anchor - (x if self.published else _then(snapshot, x, node)), alpha=self.pull)
-                snapshot.copy_(x)
-                pending = node.spawn(mean(snapshot))
+                statistics(v, node).zero_()
+                v.add_(await pending - z)
+                z.add_(v)
+                x.add_(z - (x if self.published else _then(s, x, node)), alpha=self.pull)
+                s.copy_(x)
+                pending = node.spawn(mean(s))
         await pending
         x.copy_(await mean(x))
 
 
-def _then(snapshot: Tensor, x: Tensor, node: Node) -> Tensor:
+def _then(s: Tensor, x: Tensor, node: Node) -> Tensor:
     """The snapshot, with statistics of now: added to them, what they differed by then could bring a variance below
     zero."""
-    snapshot[node.trained :] = x[node.trained :]
-    return snapshot
+    statistics(s, node).copy_(statistics(x, node))
+    return s

@@ -38,8 +38,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from flockstep.node import Node, Pending
-from flockstep.parts.outer_step import WithOuter
+from flockstep.node import Node
+from flockstep.parts.outer_step import Outer, WithOuter
+from flockstep.parts.statistics import statistics, trained
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,20 +73,13 @@ class DiLoCo(WithOuter):
     async def run(self, node: Node) -> None:
         """Periods of local steps, each closed by an outer one."""
         x, mean = node.params, self.average.start(node, "change")
-        world = node.keep("global", x.clone())
-        outer = self.start_outer(node, world)
-
-        async def close_period(round: int) -> None:
-            outer.step(world, await mean(world - x), round=round)
-            x.copy_(world)
-
-        k = node.step_count - 1
-        async for k in node.steps():
-            await node.step(await node.gradient(x))
-            if (k + 1) % self.period == 0:
-                await close_period((k + 1) // self.period)
-        if (k + 1) % self.period:
-            await close_period(1 + k // self.period)
+        W = node.keep("global", x.clone())
+        outer = self.start_outer(node, W)
+        async for round in node.rounds(self.period):
+            async for _ in round:
+                await node.step(await node.gradient(x))
+            outer.step(W, await mean(W - x), round=round.number + 1)
+            x.copy_(W)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,39 +116,35 @@ class EagerDiLoCo(WithOuter):
     async def run(self, node: Node) -> None:
         """Periods of local steps, while the mean change of the last one travels."""
         x, mean = node.params, self.average.start(node, "change")
-        world, old = node.keep("global", x.clone()), node.keep("change under way", torch.zeros_like(x))
-        outer, trained = self.start_outer(node, world), node.trained
-
-        async def close_period(pending: Pending[Tensor] | None, round: int) -> Pending[Tensor]:
-            if pending is not None:
-                late = await pending
-                jump = (old + late)[:trained] / 2 - world[:trained]
-                outer.step(world, late, round=round - 1)
-                x[:trained] += jump + world[:trained]
-            torch.sub(world, x, out=old)
-            return node.spawn(mean(old))
-
-        async def close_as_published(pending: Pending[Tensor] | None, round: int) -> Pending[Tensor]:
-            fresh = world - x
-            eager = fresh if pending is None else (await pending).add_(fresh - old, alpha=1 / node.size)
-            # Added late, others' changes could carry a variance below zero.
-            eager[trained:] = fresh[trained:]
-            outer.step(world, eager, round=round)
-            x.copy_(world)
-            old.copy_(fresh)
-            return node.spawn(mean(old))
-
-        close = close_as_published if self.published else close_period
-        pending = node.spawn(mean(old)) if node.step_count >= self.period else None
-        k = node.step_count - 1
-        async for k in node.steps():
-            await node.step(await node.gradient(x))
-            if (k + 1) % self.period == 0:
-                pending = await close(pending, (k + 1) // self.period)
-        if (k + 1) % self.period:
-            pending = await close(pending, 1 + k // self.period)
-        if pending is not None:
-            last = await pending
+        W, old = node.keep("global", x.clone()), node.keep("change under way", torch.zeros_like(x))
+        outer, r = self.start_outer(node, W), node.step_count // self.period
+        under_way = node.spawn(mean(old)) if r else None
+        async for round in node.rounds(self.period):
+            async for _ in round:
+                await node.step(await node.gradient(x))
+            r, late = round.number + 1, None if under_way is None else await under_way
+            if self.published:
+                self._merge_as_published(W, x, old, late, outer, r, node)
+            else:
+                if late is not None:
+                    jump = trained(old + late, node) / 2 - trained(W, node)
+                    outer.step(W, late, round=r - 1)
+                    trained(x, node).add_(jump + trained(W, node))
+                torch.sub(W, x, out=old)
+            under_way = node.spawn(mean(old))
+        if under_way is not None:
+            late = await under_way
             if not self.published:
-                outer.step(world, last, round=1 + k // self.period)
-        x.copy_(await node.mean(world, "end") if self.published else world)
+                outer.step(W, late, round=r)
+        x.copy_(await node.mean(W, "end") if self.published else W)
+
+    def _merge_as_published(
+        self, W: Tensor, x: Tensor, old: Tensor, late: Tensor | None, outer: Outer, r: int, node: Node
+    ) -> None:
+        fresh = W - x
+        eager = fresh if late is None else late.add_(fresh - old, alpha=1 / node.size)
+        # Added late, others' changes could carry a variance below zero.
+        statistics(eager, node).copy_(statistics(fresh, node))
+        outer.step(W, eager, round=r)
+        x.copy_(W)
+        old.copy_(fresh)

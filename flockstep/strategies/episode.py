@@ -89,17 +89,14 @@ class Episode(_Corrected):
         x = node.params
         mean_model, mean_gradient = self.average.start(node, "model"), self.average.start(node, "gradient")
         steps = _Steps(self, node)
-        k = node.step_count - 1
-        async for k in node.steps():
-            begins = k % self.period == 0
-            if begins:
+        async for round in node.rounds(self.period):
+            if not round.is_resumed:
                 own = (await node.gradient(x)).clone()
                 await steps.begin_round(own, await mean_gradient(own))
-            first = begins and not self.published
-            await node.step(steps.together() if first else steps.corrected(await node.gradient(x)))
-            if (k + 1) % self.period == 0:
-                x.copy_(await mean_model(x))
-        if (k + 1) % self.period:
+            together = not (round.is_resumed or self.published)
+            async for _ in round:
+                await node.step(steps.together() if together else steps.corrected(await node.gradient(x)))
+                together = False
             x.copy_(await mean_model(x))
 
 
@@ -143,44 +140,36 @@ class EpisodePlus(_Corrected):
 
     async def run(self, node: Node) -> None:
         """Rounds of the sampled; the others stand by and take part in both means."""
-        sampled = node.size if self.sampled is None else self.sampled
-        if sampled > node.size:
-            raise ValueError(f"EpisodePlus.sampled must be at most the number of nodes, {node.size}, got {sampled}")
-        x = node.params
+        x, workers = node.params, len(self.sample(0, node.size))
         mean_model, mean_gradient = self.average.start(node, "model"), self.average.start(node, "gradient")
         raw, taken = node.keep("raw", torch.zeros_like(x)), node.keep("taken", torch.zeros(1))
         steps = _Steps(self, node)
         if node.step_count == 0:
             own = (await node.gradient(x)).clone()
             await steps.begin_round(own, await mean_gradient(own))
-
-        async def close_round(works: bool) -> None:
+        async for round in node.rounds(self.period):
+            works = node.rank in self.sample(round.number, node.size)
+            async for _ in round:
+                if works:
+                    g = await node.gradient(x)
+                    tamed = steps.corrected(g)
+                    if tamed is not None:
+                        raw += g
+                        taken += 1
+                    await node.step(tamed)
             own = raw / taken.item() if taken.item() else steps.own
             everyone = steps.everyone + await mean_gradient(own - steps.own)
             # Those who stood by bring zeros, so the mean over all, scaled, is the mean over the sampled.
-            x.copy_(await mean_model(x * (node.size / sampled) if works else torch.zeros_like(x)))
+            x.copy_(await mean_model(x * (node.size / workers) if works else torch.zeros_like(x)))
             await steps.begin_round(own, everyone, is_new=bool(taken.item()))
             raw.zero_()
             taken.zero_()
 
-        k, works = node.step_count - 1, False
-        async for k in node.steps():
-            works = node.rank in self.sample(k // self.period, node.size)
-            if works:
-                g = await node.gradient(x)
-                tamed = steps.corrected(g)
-                if tamed is not None:
-                    raw += g
-                    taken += 1
-                await node.step(tamed)
-            if (k + 1) % self.period == 0:
-                await close_round(works)
-        if (k + 1) % self.period:
-            await close_round(works)
-
     def sample(self, round: int, size: int) -> list[int]:
         """Who works in a round: the same answer on every node."""
         sampled = size if self.sampled is None else self.sampled
+        if sampled > size:
+            raise ValueError(f"EpisodePlus.sampled must be at most the number of nodes, {size}, got {sampled}")
         drawn = stream(self.sampling_seed, round, "sampling").choice(size, sampled, replace=False)
         return sorted(int(rank) for rank in drawn)
 

@@ -29,7 +29,7 @@ from torch import Tensor
 
 from flockstep import check
 from flockstep.codecs.codec import Codec
-from flockstep.codecs.coder import coder
+from flockstep.codecs.coder import coder_for
 from flockstep.codecs.raw import Raw
 from flockstep.node import Node
 from flockstep.parts.gossip_round import gained
@@ -72,16 +72,16 @@ class Gossip:
 
     async def run(self, node: Node) -> None:
         """Step and mix in turn, or at the same time; then what is under way at the end is taken in."""
-        x, ways = node.params, coder(self.codec, node, node.params, by_rounds=True)
+        x, coder = node.params, coder_for(self.codec, node, node.params, by_rounds=True)
         seed = int(node.keep("seed", torch.tensor([node.rng.integers(2**31)])))
 
         async def mixed(round: int) -> Tensor:
-            return await gained(node, self.topology, round, x, ways, np.random.default_rng([seed, round]))
+            return await gained(node, self.topology, round, x, coder, np.random.default_rng([seed, round]))
 
         def take_in(news: Tensor) -> None:
             # Added, not copied: the forward pass may have moved batch-norm statistics since.
             x.add_(news)
-            ways.settle()
+            coder.settle()
 
         if not self.overlap:
             async for k in node.steps():

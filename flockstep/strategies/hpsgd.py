@@ -29,24 +29,24 @@ Keeps   W, where the replica started, the change under way, and the batch-norm s
 
 from __future__ import annotations
 
-import math
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from flockstep import check
 from flockstep.averages.averages import Exact
-from flockstep.node import Node, Pending
+from flockstep.node import Node
+from flockstep.parts.adaptive_period import AdaptivePeriod
 from flockstep.parts.oscillation import Oscillation
 from flockstep.parts.outer_step import Outer
 from flockstep.parts.slow_network import SlowNetworkWarning
-from flockstep.strategy import Average, Mean
+from flockstep.parts.statistics import statistics, trained
+from flockstep.strategy import Average
 
 _REMEDY = "send less (average=Coded(codec=Stochastic(bits=8))), or take LocalSGD(period=16), which waits"
-_FIRST, _MORE = 8, 4
-"""k as long as nobody knows better, and how much longer a period becomes when a synchronisation did not fit."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,72 +98,37 @@ class HPSGD:
     async def run(self, node: Node) -> None:
         """Periods of local steps, each with the mean of the last one behind it."""
         x, mean, outer = node.params, self.average.start(node, "change"), Outer(node, lr=self.outer_lr)
-        # What it sees are swings of merges after which replicas restart from W; others hold no swing for long.
-        watch = Oscillation("HPSGD", speaks=node.rank == 0) if self.pull == 1 else None
-        rarely = SlowNetworkWarning("HPSGD", remedy=_REMEDY, speaks=node.rank == 0)
-        world, begin = node.keep("global", x.clone()), node.keep("begin", x.clone())
+        W, s = node.keep("global", x.clone()), node.keep("begin", x.clone())
         change = node.keep("change under way", torch.zeros_like(x))
-        since = node.keep("statistics under way", outer.statistics(x).clone())
-        state = node.keep("period", torch.tensor([self.period or self._within(_FIRST), 0, 0]))
-        k, taken, fitted = state.tolist()
-        flight = _Flight(self, node, mean, change, fitted) if fitted else None
+        since = node.keep("statistics under way", statistics(x, node).clone())
+        watch, period = self._watch(node), self._start_period(node, lambda: mean(change))
 
-        def merge(landed: tuple[Tensor, float]) -> int:
-            """Take in what was under way; how many steps the next period has."""
-            moved, fit = landed
-            if watch is not None:
-                watch.see(moved[: node.trained])
-            outer.step(world, moved, since=since)
-            if self.period:
-                return self.period
-            fitting = self._within(math.ceil(fit))
-            rarely.see(fitting)
-            return fitting
+        async def take_in_what_is_under_way() -> None:
+            if (moved := await period.landed()) is not None:
+                outer.step(W, moved, since=since)
+                watch(trained(moved, node))
 
         async for _ in node.steps():
             await node.step(await node.gradient(x))
-            taken += 1
-            if flight is not None:
-                flight.look(taken)
-            if taken == k:
-                # One that is still under way needs more steps; nobody knows how many more.
-                fitted = k if flight is None else flight.fitted or _MORE * k
-                landed = None if flight is None else await flight.landed()
-                torch.sub(begin, x, out=change)
-                if landed is not None:
-                    k = merge(landed)
-                since.copy_(outer.statistics(begin))
-                x[: node.trained].lerp_(world[: node.trained], self.pull)
-                outer.statistics(x).copy_(outer.statistics(world))
-                begin.copy_(x)
-                flight, taken = _Flight(self, node, mean, change, fitted), 0
-            state.copy_(torch.tensor([k, taken, fitted]))
-        if flight is not None:
-            merge(await flight.landed())
-        if taken:
-            outer.step(world, await mean(begin - x), since=outer.statistics(begin))
-        x.copy_(world)
-        begin.copy_(world)
-        state.copy_(torch.tensor([k, 0, 0]))
+            if period.ends():
+                await take_in_what_is_under_way()
+                torch.sub(s, x, out=change)
+                since.copy_(statistics(s, node))
+                trained(x, node).lerp_(trained(W, node), self.pull)
+                statistics(x, node).copy_(statistics(W, node))
+                s.copy_(x)
+                period.begin()
+        await take_in_what_is_under_way()
+        if period.taken:
+            outer.step(W, await mean(s - x), since=statistics(s, node))
+        x.copy_(s.copy_(W))
+        period.rest()
 
-    def _within(self, k: int) -> int:
-        return min(max(k, self.min_period), self.max_period)
+    def _watch(self, node: Node) -> Callable[[Tensor], None]:
+        # What it sees are swings of merges after which replicas restart from W; others hold no swing for long.
+        return Oscillation("HPSGD", speaks=node.rank == 0).see if self.pull == 1 else lambda change: None
 
-
-class _Flight:
-    """A mean under way, and with it the number of steps that fitted into the one before."""
-
-    def __init__(self, strategy: HPSGD, node: Node, mean: Mean, change: Tensor, fitted: int) -> None:
-        self._change: Pending[Tensor] = node.spawn(mean(change))
-        told = torch.tensor([float(fitted)], dtype=torch.float64)
-        self._told = None if strategy.period else node.spawn(node.mean(told, "steps that fit"))
-        self.fitted = 0
-
-    def look(self, taken: int) -> None:
-        """After so many steps: is it there?"""
-        if not self.fitted and self._change.done:
-            self.fitted = taken
-
-    async def landed(self) -> tuple[Tensor, float]:
-        """The mean change, and how many steps fitted, by the mean of all."""
-        return await self._change, 0.0 if self._told is None else float(await self._told)
+    def _start_period(self, node: Node, mean: Callable[[], Coroutine[Any, Any, Tensor]]) -> AdaptivePeriod:
+        warning = SlowNetworkWarning("HPSGD", remedy=_REMEDY, speaks=node.rank == 0)
+        least, most = self.min_period, self.max_period
+        return AdaptivePeriod(node, mean, fixed=self.period, least=least, most=most, warning=warning)

@@ -75,12 +75,9 @@ class LocalSGD:
     async def run(self, node: Node) -> None:
         """Compute, clip, step; average at the end of each round."""
         x, mean = node.params, self.average.start(node)
-        k = node.step_count - 1
-        async for k in node.steps():
-            await node.step(self.clip(await node.gradient(x), node))
-            if (k + 1) % self.period == 0:
-                x.copy_(await mean(x))
-        if (k + 1) % self.period:
+        async for round in node.rounds(self.period):
+            async for _ in round:
+                await node.step(self.clip(await node.gradient(x), node))
             x.copy_(await mean(x))
 
 
@@ -160,15 +157,12 @@ class CELGCUpdate(CELGC):
     async def run(self, node: Node) -> None:
         """Let the optimizer step, then shorten what it did."""
         x, mean = node.params, self.average.start(node)
-        k = node.step_count - 1
-        async for k in node.steps():
-            g = await node.gradient(x)
-            before = x.clone()
-            await node.step(g)
-            self._shorten(x, before, node)
-            if (k + 1) % self.period == 0:
-                x.copy_(await mean(x))
-        if (k + 1) % self.period:
+        async for round in node.rounds(self.period):
+            async for _ in round:
+                g = await node.gradient(x)
+                before = x.clone()
+                await node.step(g)
+                self._shorten(x, before, node)
             x.copy_(await mean(x))
 
     def _shorten(self, x: Tensor, before: Tensor, node: Node) -> None:

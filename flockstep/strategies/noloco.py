@@ -29,10 +29,11 @@ import torch
 
 from flockstep import check
 from flockstep.codecs.codec import Codec
-from flockstep.codecs.coder import coder
+from flockstep.codecs.coder import coder_for
 from flockstep.codecs.raw import Raw
 from flockstep.node import Node
 from flockstep.parts.partners import matching, swap
+from flockstep.parts.statistics import statistics, trained
 from flockstep.parts.suitability import MODELS, codec_for
 
 
@@ -83,23 +84,17 @@ class NoLoCo:
         theta = node.params
         # Halves are added up as floats.
         slow = theta.to(torch.promote_types(theta.dtype, torch.float32), copy=True)
-        phi, momentum = node.keep("phi", slow), node.keep("momentum", torch.zeros_like(slow[: node.trained]))
-        ways = coder(self.codec, node, theta)
-
-        async def close_phase(round: int) -> None:
-            forward = (theta - phi.to(theta.dtype)).to(phi.dtype)
-            partner = matching(self.matching_seed, round, node.size).get(node.rank)
+        phi, m = node.keep("phi", slow), node.keep("momentum", torch.zeros_like(trained(slow, node)))
+        coder = coder_for(self.codec, node, theta)
+        async for round in node.rounds(self.period):
+            async for _ in round:
+                await node.step(await node.gradient(theta))
+            delta = (theta - phi.to(theta.dtype)).to(phi.dtype)
+            partner = matching(self.matching_seed, round.number, node.size).get(node.rank)
             if partner is not None:
-                forward += await swap(node, partner, theta, ways)
-            momentum.mul_(self.outer_momentum).add_(forward[: node.trained], alpha=self.outer_lr)
+                # From theta_i to the pair's mean: both means at once.
+                delta += await swap(node, partner, theta, coder)
+            m.mul_(self.outer_momentum).add_(trained(delta, node), alpha=self.outer_lr)
             # Batch-norm statistics, which nobody trains, become the pair's mean: momentum could carry them below zero.
-            phi.add_(torch.cat([momentum, forward[node.trained :]]))
+            phi.add_(torch.cat([m, statistics(delta, node)]))
             theta.copy_(phi)
-
-        k = node.step_count - 1
-        async for k in node.steps():
-            await node.step(await node.gradient(theta))
-            if (k + 1) % self.period == 0:
-                await close_phase(k // self.period)
-        if (k + 1) % self.period:
-            await close_phase(k // self.period)

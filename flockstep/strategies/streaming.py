@@ -23,24 +23,19 @@ Keeps   W, the outer momentum, and the changes under way
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from flockstep import check
 from flockstep.averages.averages import Exact, Mixed
-from flockstep.node import Node, Pending
+from flockstep.node import Node
 from flockstep.parts.outer_step import WithOuter
+from flockstep.parts.statistics import statistics, trained
 from flockstep.strategy import Mean
-
-
-class _Fragment(NamedTuple):
-    begin: int
-    end: int
-    mean: Mean
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,64 +96,22 @@ class StreamingDiLoCo(WithOuter):
 
     async def run(self, node: Node) -> None:
         """Local steps; at each, a fragment may leave and another arrive."""
-        x, pieces = node.params, self._cut(node)
-        world, change = node.keep("global", x.clone()), node.keep("changes under way", torch.zeros_like(x))
-        outer = self.start_outer(node, world, [*(piece.begin for piece in pieces), x.numel()])
-        launched = node.keep("launched at", torch.full((len(pieces),), -1))
-        flying: dict[int, Pending[Tensor]] = {}
-
-        def launch(p: int) -> None:
-            begin, end, mean = pieces[p]
-            flying[p] = node.spawn(mean(change[begin:end]))
-
-        async def land(p: int) -> None:
-            begin, end, _ = pieces[p]
-            learned = world[begin:end] - change[begin:end] - x[begin:end]
-            outer.step(world, await flying.pop(p), begin, round=self._rounds(p, int(launched[p])))
-            if self.alpha is None:
-                # Statistics do not add up: the others' mean is all that is taken.
-                learned[max(node.trained - begin, 0) :] = 0
-                torch.sub(world[begin:end], learned, out=x[begin:end])
-            else:
-                x[begin:end].mul_(self.alpha).add_(world[begin:end], alpha=1 - self.alpha)
-            launched[p] = -1
-
-        for p in (launched >= 0).nonzero().flatten().tolist():
-            launch(p)
-        t = node.step_count
+        x, t = node.params, node.step_count
+        W, fragments = self._cut(node)
         async for k in node.steps():
             await node.step(await node.gradient(x))
             t = k + 1
-            for p, (begin, end, _) in enumerate(pieces):
-                if self._leaves(p, t):
-                    torch.sub(world[begin:end], x[begin:end], out=change[begin:end])
-                    launched[p] = t
-                    launch(p)
-                if p in flying and t - int(launched[p]) >= self.delay:
-                    await land(p)
-        for p, (begin, end, mean) in enumerate(pieces):
-            if p in flying:
-                await land(p)
-            if not self._leaves(p, t):
-                left = await mean(world[begin:end] - x[begin:end])
-                outer.step(world, left, begin, round=self._rounds(p, t) + 1)
-        x.copy_(world)
+            for fragment in fragments:
+                if fragment.is_due(t):
+                    fragment.launch(t)
+                if fragment.is_back(t):
+                    await fragment.merge()
+        for fragment in fragments:
+            await fragment.close(t)
+        x.copy_(W)
 
-    def _first(self, p: int) -> int:
-        """After how many steps a fragment leaves for the first time, 1 to a period."""
-        turn = (p + 1) * self.period // self.fragments
-        return (turn - self.delay - 1) % self.period + 1
-
-    def _leaves(self, p: int, t: int) -> bool:
-        """Whether a fragment leaves after ``t`` steps."""
-        return t > 0 and (t - self._first(p)) % self.period == 0
-
-    def _rounds(self, p: int, t: int) -> int:
-        """How often a fragment has left in ``t`` steps."""
-        return (t - self._first(p)) // self.period + 1
-
-    def _cut(self, node: Node) -> list[_Fragment]:
-        """Pieces of about equal size, between tensors where there are enough of them."""
+    def _cut(self, node: Node) -> tuple[Tensor, list[_Fragment]]:
+        """W, and the fragments: of about equal size, cut between tensors where there are enough of them."""
         first = int(node.params.storage_offset())
         ends = [int(tensor.storage_offset()) - first + tensor.numel() for tensor in node.tensors(node.params)]
         count, size = node.params.numel(), self.fragments
@@ -166,21 +119,89 @@ class StreamingDiLoCo(WithOuter):
         near = [min(ends, key=lambda end: abs(end - goal)) for goal in wanted]
         # A tensor that is larger than a fragment must be cut, wherever that is.
         edges = [0, *(near if len({0, *near, count}) == size + 1 else wanted), count]
-        return [
-            _Fragment(begin, end, self._start(node, f"fragment {p}", begin, end))
-            for p, (begin, end) in enumerate(pairwise(edges))
-        ]
+        whole = _Whole(self, node, edges)
+        return whole.W, [_Fragment(whole, p, begin, end) for p, (begin, end) in enumerate(pairwise(edges))]
 
-    def _start(self, node: Node, channel: str, begin: int, end: int) -> Mean:
-        """The average of a fragment. Statistics go in full (codecs/tail.py): averages see to it in whole models, and in
-        part of one it is not to be seen where they begin."""
-        mean, trained = self.average.start(node, channel), max(node.trained - begin, 0)
-        whole = end - begin == node.params.numel()
-        if whole or begin + trained >= end or isinstance(self.average, Exact):
+
+class _Whole:
+    """What fragments are parts of."""
+
+    def __init__(self, strategy: StreamingDiLoCo, node: Node, edges: Sequence[int]) -> None:
+        self.strategy, self.node = strategy, node
+        self.W = node.keep("global", node.params.clone())
+        self.change = node.keep("changes under way", torch.zeros_like(node.params))
+        self.outer = strategy.start_outer(node, self.W, edges)
+        self.launched = node.keep("launched at", torch.full((len(edges) - 1,), -1))
+        """After how many steps each fragment left; -1 where none is under way."""
+
+
+class _Fragment:
+    """Part p of the model: views of x, of W, and of the change that is under way."""
+
+    def __init__(self, whole: _Whole, p: int, begin: int, end: int) -> None:
+        self._whole, self._begin, self._launched = whole, begin, whole.launched[p]
+        self._x, self._W, self._change = (v[begin:end] for v in (whole.node.params, whole.W, whole.change))
+        self._mean = self._start_mean(f"fragment {p}")
+        self._period, self._delay, self._alpha = whole.strategy.period, whole.strategy.delay, whole.strategy.alpha
+        turn = (p + 1) * self._period // whole.strategy.fragments
+        self._first = (turn - self._delay - 1) % self._period + 1
+        """After how many steps it leaves for the first time, 1 to a period."""
+        # What was under way when a run was stopped is sent again.
+        self._flight = whole.node.spawn(self._mean(self._change)) if self._launched >= 0 else None
+
+    def is_due(self, t: int) -> bool:
+        """Whether it leaves after ``t`` steps."""
+        return t > 0 and (t - self._first) % self._period == 0
+
+    def launch(self, t: int) -> None:
+        """Let the mean of its change travel."""
+        torch.sub(self._W, self._x, out=self._change)
+        self._launched.fill_(t)
+        self._flight = self._whole.node.spawn(self._mean(self._change))
+
+    def is_back(self, t: int) -> bool:
+        """Whether it is its turn to be taken in: a mean that takes longer is waited for."""
+        return self._flight is not None and t - int(self._launched) >= self._delay
+
+    async def merge(self) -> None:
+        """W_p <- Outer(W_p, mean change_p);  x_p <- W_p + what x_p has learned since the launch."""
+        learned = self._W - self._change - self._x
+        if self._flight is not None:
+            self._outer_step(await self._flight, round=self._rounds(int(self._launched)))
+        if self._alpha is None:
+            # Statistics do not add up: the others' mean is all that is taken.
+            statistics(learned, self._whole.node, self._begin).zero_()
+            torch.sub(self._W, learned, out=self._x)
+        else:
+            self._x.mul_(self._alpha).add_(self._W, alpha=1 - self._alpha)
+        self._flight = None
+        self._launched.fill_(-1)
+
+    async def close(self, t: int) -> None:
+        """The run ends after ``t`` steps: take in what is under way, and what was learned since as one more round."""
+        if self._flight is not None:
+            await self.merge()
+        if not self.is_due(t):
+            self._outer_step(await self._mean(self._W - self._x), round=self._rounds(t) + 1)
+
+    def _outer_step(self, change: Tensor, *, round: int) -> None:
+        self._whole.outer.step(self._whole.W, change, self._begin, round=round)
+
+    def _rounds(self, t: int) -> int:
+        """How often it has left in ``t`` steps."""
+        return (t - self._first) // self._period + 1
+
+    def _start_mean(self, channel: str) -> Mean:
+        """Its average. Statistics go in full (codecs/tail.py): averages see to it in whole models, and in part of one
+        it is not to be seen where they begin."""
+        node, average = self._whole.node, self._whole.strategy.average
+        mean, trains = average.start(node, channel), trained(self._x, node, self._begin).numel()
+        whole = self._x.numel() == node.params.numel()
+        if whole or trains == self._x.numel() or isinstance(average, Exact):
             return mean
 
         async def in_two(v: Tensor) -> Tensor:
-            coded = await mean(v[:trained]) if trained else v[:0]
-            return torch.cat([coded, await node.mean(v[trained:], f"{channel}, statistics")])
+            coded = await mean(v[:trains]) if trains else v[:0]
+            return torch.cat([coded, await node.mean(v[trains:], f"{channel}, statistics")])
 
         return in_two

@@ -31,7 +31,7 @@ from torch import Tensor
 
 from flockstep import check
 from flockstep.codecs.codec import Codec
-from flockstep.codecs.coder import Coder, asks_again, coder
+from flockstep.codecs.coder import Coder, asks_again, coder_for
 from flockstep.codecs.raw import Raw
 from flockstep.errors import LostPeer
 from flockstep.message import NOTHING, Message
@@ -104,6 +104,15 @@ class Swarm(_Local):
         x, left = node.params, 0
         y, s = node.keep("copy", x.clone()), node.keep("began", x.clone())
         meetings = PairExchange(node, _TOPIC, y, self.codec, self.topology)
+
+        def merge() -> None:
+            with node.undisturbed():
+                # y + (x - s), in the order in which a node that met nobody stays where it is, to the bit.
+                x.add_(y - s)
+                meetings.take_statistics(x)
+                y.copy_(x)
+            s.copy_(x)
+
         async for _ in node.steps():
             if left == 0:
                 await meetings.begin_phase()
@@ -111,8 +120,10 @@ class Swarm(_Local):
             await node.step(await node.gradient(x))
             left -= 1
             if left == 0 or self.merge_every_step:
-                meetings.merge(x, s)
-        await meetings.end(x, s)
+                merge()
+        await meetings.close()
+        merge()
+        meetings.show(x)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,22 +153,22 @@ class SwarmPull(_Local):
 
     async def run(self, node: Node) -> None:
         """Local steps, then one pull."""
-        x, ways = node.params, coder(self.codec, node, node.params)
-        node.answer(_TOPIC, lambda peer, message: _show(x, ways, message))
+        x, coder = node.params, coder_for(self.codec, node, node.params)
+        node.answer(_TOPIC, lambda peer, message: _show(x, coder, message))
         left = self.phase(node.rng)
         async for _ in node.steps():
             await node.step(await node.gradient(x))
             left -= 1
             if left <= 0:
-                await self._pull(node, x, ways)
+                await self._pull(node, x, coder)
                 left = self.phase(node.rng)
 
-    async def _pull(self, node: Node, x: Tensor, ways: Coder) -> None:
+    async def _pull(self, node: Node, x: Tensor, coder: Coder) -> None:
         for peer in partners(node, self.topology):
             try:
-                read = ways.read(await node.ask(peer, _TOPIC, NOTHING), x)
+                read = coder.read(await node.ask(peer, _TOPIC, NOTHING), x)
                 if isinstance(read, Message):
-                    read = ways.read(await node.ask(peer, _TOPIC, read), x)
+                    read = coder.read(await node.ask(peer, _TOPIC, read), x)
             except LostPeer:
                 node.count("partners lost")
                 continue
@@ -166,9 +177,9 @@ class SwarmPull(_Local):
             return
 
 
-def _show(x: Tensor, ways: Coder, message: Message) -> Message:
+def _show(x: Tensor, coder: Coder, message: Message) -> Message:
     """The model as it is now; exactly, if some of it could not be read."""
-    return ways.exact(x) if asks_again(message) else ways.write(x)
+    return coder.exact(x) if asks_again(message) else coder.write(x)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,13 +210,13 @@ class SwarmPairs(_Local):
 
     async def run(self, node: Node) -> None:
         """Local steps, then an average with this round's partner."""
-        x, ways = node.params, coder(self.codec, node, node.params)
+        x, coder = node.params, coder_for(self.codec, node, node.params)
         async for k in node.steps():
             await node.step(await node.gradient(x))
             if (k + 1) % self.period == 0:
                 partner = self.matching(k // self.period, node.size).get(node.rank)
                 if partner is not None:
-                    x.add_(await swap(node, partner, x, ways))
+                    x.add_(await swap(node, partner, x, coder))
 
     def matching(self, round: int, size: int) -> dict[int, int]:
         """Who meets whom in a round: the same answer on every node; with an odd number one stays alone."""

@@ -8,7 +8,7 @@ import torch
 
 import flockstep as fs
 from flockstep.codecs.blocks.blocks import BLOCK
-from flockstep.codecs.coder import asks_again, coder
+from flockstep.codecs.coder import asks_again, coder_for
 from flockstep.codecs.lattice import lattice, on_numba, on_torch
 from flockstep.codecs.lattice.lattice import Plan, exponents_for
 from flockstep.codecs.modular import Modular
@@ -150,9 +150,9 @@ def exchange(one, other, sent, own):
 
 def test_both_sides_of_an_exchange_read_the_same_two_vectors():
     x, y = pair(2 * BLOCK + 1, 0.2)
-    ways = [coder(Modular(bits=8), Alone(), x) for _ in range(2)]
+    coders = [coder_for(Modular(bits=8), Alone(), x) for _ in range(2)]
     for _ in range(5):
-        read, back, own, theirs = exchange(*ways, x, y)
+        read, back, own, theirs = exchange(*coders, x, y)
         assert torch.equal(read, own)
         assert torch.equal(back, theirs)
         y = y + 0.001 * torch.randn(y.shape)
@@ -160,15 +160,15 @@ def test_both_sides_of_an_exchange_read_the_same_two_vectors():
 
 def test_nodes_that_are_locked_apart_come_together_within_one_exchange():
     x, _ = pair(2 * BLOCK, 0.0)
-    ways = [coder(Modular(bits=8), Alone(), x) for _ in range(2)]
-    exchange(*ways, x, x + 0.01)
-    scale = 2.0 ** float(Plan(x.numel(), 8).split(ways[0].write(x).data)[1].max())
+    coders = [coder_for(Modular(bits=8), Alone(), x) for _ in range(2)]
+    exchange(*coders, x, x + 0.01)
+    scale = 2.0 ** float(Plan(x.numel(), 8).split(coders[0].write(x).data)[1].max())
     y = x.clone()
     y[: BLOCK // 2] += 256 * scale
-    read, back, own, theirs = exchange(*ways, x, y)
+    read, back, own, theirs = exchange(*coders, x, y)
     assert torch.equal(read, own)
     assert torch.equal(back, theirs)
-    assert ways[1]._node.counts["blocks out of reach"] == 1
+    assert coders[1]._node.counts["blocks out of reach"] == 1
     x, y = x + (back - own) / 2, y + (read - theirs) / 2
     assert float((x - y).abs().max()) <= 4 * scale
 
@@ -177,18 +177,18 @@ def test_nodes_that_are_locked_apart_come_together_within_one_exchange():
 def test_statistics_behind_what_trains_come_as_they_are(trained):
     """Also where a message has to be mended, and in the reply: however small they are beside the weights."""
     x, y = (torch.cat([part, 1e-9 * torch.rand(5)]) for part in pair(trained, 0.2))
-    ways = [coder(Modular(bits=8), Alone(trained), x) for _ in range(2)]
+    coders = [coder_for(Modular(bits=8), Alone(trained), x) for _ in range(2)]
     for step in (0.0, 0.001, 100.0):
         y[:trained] += step
-        read, back, own, theirs = exchange(*ways, x, y)
+        read, back, own, theirs = exchange(*coders, x, y)
         assert torch.equal(read, own)
         assert torch.equal(back, theirs)
         assert torch.equal(read[trained:], x[trained:])
         assert torch.equal(back[trained:], y[trained:])
-    message = ways[0].write(x)
+    message = coders[0].write(x)
     short = dataclasses.replace(message, data=message.data[:3].clone())
     with pytest.raises(fs.CodecRange, match="too short for 5 statistics"):
-        ways[1].read(short, y)
+        coders[1].read(short, y)
 
 
 @pytest.mark.parametrize("name", ["numba", "torch"])
@@ -206,7 +206,7 @@ def test_a_scale_beyond_all_numbers_is_refused_though_its_checksum_is_right(name
 
 def test_what_a_mended_message_brings_must_be_finite():
     x, y = pair(BLOCK, 0.0)
-    one, other = (coder(Modular(bits=8), Alone(), x) for _ in range(2))
+    one, other = (coder_for(Modular(bits=8), Alone(), x) for _ in range(2))
     exchange(one, other, x, y + 0.01)
     far = y + 100.0
     message = one.write(x)
@@ -218,17 +218,17 @@ def test_what_a_mended_message_brings_must_be_finite():
 
 def test_a_coder_by_rounds_learns_when_a_round_is_over_and_remembers_the_furthest_of_it():
     x = torch.zeros(5)
-    ways = coder(Modular(bits=8), node := Alone(), x, of="model", by_rounds=True)
+    coder = coder_for(Modular(bits=8), node := Alone(), x, of="model", by_rounds=True)
     seen, peer = node.kept["model: distances seen"], fs.codecs.Raw()
     for distance in (3.0, 0.5, 0.25):
-        ways.read(peer.encode(x + distance, node.rng), x)
+        coder.read(peer.encode(x + distance, node.rng), x)
     assert seen.tolist() == [0.0]
-    ways.settle()
+    coder.settle()
     assert seen.tolist() == [3.0]
-    ways.settle()
+    coder.settle()
     assert seen.tolist() == [pytest.approx(0.9 * 3.0)]
     with pytest.raises(ValueError, match="Modular knows distances of 5 coordinates, got 6 to send"):
-        ways.write(torch.zeros(6))
+        coder.write(torch.zeros(6))
 
 
 def test_an_empty_vector():

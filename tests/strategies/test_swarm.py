@@ -78,12 +78,12 @@ def logged_meetings(log):
             log.append(("calls", self._node.rank))
             return await super()._meet(peer, v)
 
-        def merge(self, x, began):
+        def take_statistics(self, x):
             log.append(("merges", self._node.rank))
-            super().merge(x, began)
+            super().take_statistics(x)
 
-        async def end(self, x, began):
-            await super().end(x, began)
+        def show(self, x):
+            super().show(x)
             log.append(("ends", self._node.rank))
 
     return Logged
