@@ -17,7 +17,7 @@ FAR = fs.LocalSGD(period=10**6)
 @pytest.fixture
 def process_group():
     """A world of one, as torchrun with one process has it."""
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
     yield
     dist.destroy_process_group()
 
@@ -53,7 +53,7 @@ def test_a_sharded_model(process_group):
     from torch.distributed.fsdp import fully_shard
 
     model = loops.plain_model()
-    fully_shard(model, mesh=dist.init_device_mesh("cpu", (1,)))
+    fully_shard(model, mesh=dist.init_device_mesh("cpu", (1,)))  # type: ignore[attr-defined]
     assert "is a DTensor: this model is sharded" in refused(model, kind=TypeError)
 
 
