@@ -65,7 +65,7 @@ DIR is what `flockstep keys create` made, or one node's own folder on its
 machine. Ends with exit code 1 where something is wrong.
 """
 
-app = typer.Typer(help=HELP, no_args_is_help=True)
+app = typer.Typer(help=HELP, no_args_is_help=True, add_completion=False)
 
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="Where the keys lie.", show_default=False)]
 Nodes = Annotated[int, typer.Option(help="How many nodes the run has, or shall have.", show_default=False)]

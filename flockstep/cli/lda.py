@@ -90,7 +90,7 @@ TOPICS_HELP = """Show the topics of a model again.
   flockstep lda topics my-topics --words 20
 """
 
-app = typer.Typer(help=HELP, no_args_is_help=True)
+app = typer.Typer(help=HELP, no_args_is_help=True, add_completion=False)
 
 
 @app.command("fit", help=FIT_HELP)

@@ -5,7 +5,7 @@ LocalSGD      x_i <- x_i - eta * clip(g_i)                         every step
 
 CELGC         the same with the clip  min(eta, gamma/||g_i||) * g_i: gamma caps the step, by the node's own norm,
               so that ||x_i - xbar|| <= 2 gamma period without momentum. No gamma is one and a half times what steps
-              usually are (``parts.usual``).
+              usually are (``clips.UsualCap``).
               Liu, Zhuang, Lei, Liao: communication-efficient local gradient clipping, NeurIPS 2022, arXiv 2205.05040.
 
 CELGCUpdate   caps the length of what the optimizer did, whatever it was: with momentum or Adam, clipping the gradient
