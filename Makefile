@@ -11,8 +11,8 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/'
 
-# What the demo needs, and no more: a stranger wants to see it soon. Python compiles what it imports; compiling all that
-# is installed would take longer than the demo's virtual half.
+# What the demo needs, and no more: a stranger wants to see it soon. Python compiles what it
+# imports; compiling all that is installed took a core 40 seconds more.
 .venv/run: pyproject.toml
 	@echo "Setting up .venv (once; a minute or two) ..."
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Flockstep needs Python 3.11 or newer, this is " + sys.version.split()[0])'
@@ -27,7 +27,7 @@ help:  ## what can be made
 	@$(PIP) -e ".[dev]"
 	@touch $@
 
-demo: .venv/run  ## the main job: five systems on real processes, then on virtual nodes, one table, a picture and a report (3 minutes)
+demo: .venv/run  ## the main job: five systems on real processes, then on virtual nodes, one table, a picture and a report (2 to 5 minutes)
 	@$(BIN)/flockstep demo
 
 # Three at a time on two cores: many wait for processes that wait for each other. In one go, so that the last lines

@@ -1,4 +1,4 @@
-"""``flockstep demo``: six programs, each on real processes and on virtual nodes, in a minute and a half."""
+"""``flockstep demo``: six programs, each on real processes and on virtual nodes."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ node did when.
 
 Quick = Annotated[bool, typer.Option("--quick", help="Half a minute: too short to learn much.")]
 
-FULL = Scale(virtual_nodes=8, steps=100, duration="a minute or two")
+FULL = Scale(virtual_nodes=8, steps=100, duration="one to three minutes")
 QUICK = Scale(virtual_nodes=4, steps=40, duration="about half a minute")
 
 

@@ -29,8 +29,8 @@ def costs(traces: Sequence[Trace]) -> str:
     loss = _best(traces, lambda trace: trace.loss, lambda trace: f"{trace.loss:.3f}")
     busy = _best(traces, lambda trace: -trace.busy, lambda trace: f"{trace.busy:.0%}")
     return (
-        f"The least was sent by {sent}; the lowest loss at the end is that of {loss}; computing took the largest "
-        f"share of the time of {busy}."
+        f"The least was sent by {sent}; the lowest loss at the end is that of {loss}; "
+        f"computing took the largest share of the time of {busy}."
     )
 
 
