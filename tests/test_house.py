@@ -56,6 +56,8 @@ MAY_IMPORT = {
     "workloads": {"check", "vector", "workloads"},
     # Applications stand on what strategies stand on; running them on several nodes is a file of its own.
     "lda": ROOTS | {"node", "lda", "pages"},
+    # DPSVI pushes as DPSGD does.
+    "lda.nodes": ROOTS | {"node", "lda", "parts.push_protocol"},
     "lda.nodes.fit_nodes": None,
     "rl": ROOTS | {"backends.real.launch.child_processes", "rl"},
     "rl.nodes.learn_nodes": None,
@@ -125,6 +127,32 @@ def test_a_strategy_file_has_its_four_movements(path):
     text = ast.get_docstring(ast.parse(path.read_text()))
     assert all(re.search(rf"^{word}\s", text, re.MULTILINE) for word in ("Sends", "Waits", "Keeps"))
     assert "<-" in text
+
+
+PROGRAMS = {
+    f"{place(path)}.{kind.name}": (path, method)
+    for path in FILES
+    if place(path).startswith(("strategies.", "lda.nodes.dpsvi"))
+    for kind in ast.parse(path.read_text()).body
+    if isinstance(kind, ast.ClassDef)
+    for method in kind.body
+    if isinstance(method, ast.AsyncFunctionDef) and method.name == "run"
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_strategy_is_read_at_a_glance(name):
+    """At most 25 lines of ``run``, its docstring, comments and empty lines not counted."""
+    path, run = PROGRAMS[name]
+    told = range(run.body[0].lineno, run.body[0].end_lineno + 1) if ast.get_docstring(run) else ()
+    lines = enumerate(path.read_text().splitlines(), 1)
+    own = [line.strip() for number, line in lines if run.lineno <= number <= run.end_lineno and number not in told]
+    assert len([line for line in own if line and not line.startswith("#")]) <= 25
+
+
+def test_all_strategies_are_looked_at():
+    assert {name.split(".")[-1] for name in PROGRAMS} >= {"LocalSGD", "Swarm", "HPSGD", "StreamingDiLoCo", "DPSVI"}
+    assert len(PROGRAMS) >= 25
 
 
 @pytest.mark.parametrize("path", FILES, ids=place)
