@@ -55,6 +55,8 @@ MAY_IMPORT = {
     "workloads": {"check", "vector", "workloads"},
     # Applications stand on what strategies stand on; running them on several nodes is a file of its own.
     "lda": ROOTS | {"node", "lda", "pages"},
+    # DPSVI pushes as DPSGD does.
+    "lda.nodes": ROOTS | {"node", "lda", "parts.push_protocol"},
     "lda.nodes.fit_nodes": None,
     "rl": ROOTS | {"backends.real.launch.child_processes", "rl"},
     "rl.nodes.learn_nodes": None,
@@ -161,6 +163,29 @@ def test_no_file_outgrows_its_idea():
     none(f"{place(path)} is too long" for path in places("") if len(path.read_text().splitlines()) > 400)
     empty_names = ("utils", "helpers", "base", "manager", "common", "misc")
     none(f"{place(path)} says nothing" for path in places("") if path.stem in empty_names)
+
+
+def programs():
+    """Every ``run`` of a strategy: its name, its file, its syntax tree."""
+    for path in places("strategies.", "lda.nodes.dpsvi"):
+        for kind in parsed(path).body:
+            for method in kind.body if isinstance(kind, ast.ClassDef) else ():
+                if isinstance(method, ast.AsyncFunctionDef) and method.name == "run":
+                    yield f"{place(path)}.{kind.name}", path, method
+
+
+def length(path, run):
+    """Lines of a function, its docstring, comments and empty lines not counted."""
+    docstring = range(run.body[0].lineno, run.body[0].end_lineno + 1) if ast.get_docstring(run) else ()
+    lines = enumerate(path.read_text().splitlines(), 1)
+    own = [line.strip() for number, line in lines if run.lineno <= number <= run.end_lineno and number not in docstring]
+    return len([line for line in own if line and not line.startswith("#")])
+
+
+def test_a_strategy_is_read_at_a_glance():
+    lengths = {name: length(path, run) for name, path, run in programs()}
+    assert {name.split(".")[-1] for name in lengths} >= {"LocalSGD", "Swarm", "HPSGD", "StreamingDiLoCo", "DPSVI"}
+    none(f"{name}.run has {lines} lines" for name, lines in lengths.items() if lines > 25)
 
 
 def test_public_names_are_there_and_documented():

@@ -18,6 +18,7 @@ slowest is let go.
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,23 +29,30 @@ from flockstep.codecs.tail import sparing
 from flockstep.errors import LostPeer
 from flockstep.message import NOTHING, Message, stamped, unstamped
 from flockstep.node import Node
+from flockstep.parts.push_protocol import BEHIND, HELD, HELLO
+from flockstep.parts.statistics import statistics, trained
 
 PUSH, RESTORE, END = "server push", "server restore", "server worker's end"
-_HELD, _BEHIND = Message.of_bytes(b"", "held"), Message.of_bytes(b"", "behind")
-HELLO = 0
-"""The number of a push without a change: a worker begins."""
 # How often a worker that lives is asked in vain: even where every message is lost, a run ends.
 _TRIES = 1000
 
 
-def is_held(reply: Message) -> bool:
-    """Whether the model will come as a letter."""
-    return reply.codec == _HELD.codec
+class Fresh(NamedTuple):
+    """What a worker reads."""
+
+    model: Tensor
+    version: int
 
 
-def is_behind(reply: Message) -> bool:
-    """Whether the server knows less than the worker, and would take over what it has read."""
-    return reply.codec == _BEHIND.codec
+class Push(NamedTuple):
+    """What a worker pushes."""
+
+    number: int
+    version: int
+    """What it had read."""
+    change: Tensor
+    """What the server reads in it."""
+    message: Message
 
 
 class Server:
@@ -82,29 +90,36 @@ class Server:
         """How many folds there were."""
         return int(self._version)
 
-    def read_own(self) -> tuple[Tensor, int]:
+    # Its own node -------------------------------------------------------------------------------------------------
+
+    async def read(self) -> Fresh:
         """The model for the server's own node, and its version: of one moment, or what came between would be lost."""
         with self._node.undisturbed():
-            return self.model.clone(), self.version
+            return Fresh(self.model.clone(), self.version)
 
-    def push_own(self, x: Tensor, change: Tensor, version: int) -> tuple[Tensor, int]:
+    def coded(self, change: Tensor, codec: Codec, *, version: int, number: int) -> Push:
+        """As it is: nothing travels."""
+        return Push(number, version, change, NOTHING)
+
+    async def push(self, push: Push) -> Fresh:
         """The server's own node pushes, and is never held: it can read the model whenever it likes."""
         with self._node.undisturbed():
-            alone = version == self.version and self._fold == 1 and self._share() == 1
-            self._take(self._node.rank, change, version)
+            alone = push.version == self.version and self._fold == 1 and self._share() == 1
+            self._take(self._node.rank, push.change, push.version)
             self._settle()
             if alone:
                 # Nobody else has moved the model: the sum is x itself, and what adding a difference rounds is not lost.
+                x = self._node.params
                 own = x.numel() if len(self._pushes) == 1 else self._node.trained
                 self.model[:own].copy_(x[:own])
-            return self.model.clone(), self.version
+            return Fresh(self.model.clone(), self.version)
 
-    def farewell_own(self, x: Tensor) -> None:
-        """The server's own node has taken its last step: from now on ``x`` shows the model."""
+    def farewell(self) -> None:
+        """The server's own node has taken its last step: from now on its vector shows the model."""
         with self._node.undisturbed():
             self._gone.add(self._node.rank)
             self._settle()
-            self._shown = x
+            self._shown = self._node.params
             self._show()
 
     # Handlers -----------------------------------------------------------------------------------------------------
@@ -114,14 +129,14 @@ class Server:
         if number == HELLO:
             self._begin(peer)
         elif version > self.version:
-            return _BEHIND
+            return BEHIND
         elif number > self._numbers.get(peer, HELLO):
             self._numbers[peer] = number
             codec = Raw() if inner.codec == Raw.name else self._codec
             self._take(peer, codec.decode(inner, self.model), version)
             self._settle(but=peer)
         if peer in self._waiting:
-            return _HELD
+            return HELD
         return self._reply(peer)
 
     def _restore(self, peer: int, message: Message) -> Message:
@@ -202,13 +217,14 @@ class Server:
                     self._node.send(peer, self._reply(peer))
 
     def _fold_all(self) -> None:
-        trained, share = self._node.trained, self._share()
+        node, share = self._node, self._share()
         for change, version in self._changes:
             staleness = max(0, self.version - version)
-            self._node.count(f"staleness {_bucket(staleness)}")
-            self.model[:trained].add_(change[:trained], alpha=share * (1 + staleness) ** -self._damping)
+            node.count(f"staleness {_bucket(staleness)}")
+            weight = share * (1 + staleness) ** -self._damping
+            trained(self.model, node).add_(trained(change, node), alpha=weight)
             # Batch-norm statistics are no sum of steps: a push has them as they are, and the server a mean of them.
-            self.model[trained:].lerp_(change[trained:], 1 / len(self._pushes))
+            statistics(self.model, node).lerp_(statistics(change, node), 1 / len(self._pushes))
         self._version += 1
         self._changes.clear()
         self._folding.clear()

@@ -103,37 +103,29 @@ class DPSGD:
 
     async def run(self, node: Node) -> None:
         """Serve, or train and push, or both."""
-        if self.server >= node.size:
-            raise ValueError(f"DPSGD.server must be one of the {node.size} nodes, got {self.server}")
-        if node.own_loop and not self.server_trains:
-            raise ValueError("DPSGD.server_trains must be True in a loop of your own: there every node takes steps")
-        x, server = node.params, None
-        if node.rank == self.server:
-            self._warn_beyond_the_theory(node)
-            server = self._open(node)
-            if not self.server_trains:
-                return
-        due = self.threads * self.period
-        worker = Worker(
-            node,
-            self.server,
-            server,
-            self.codec,
-            due=due,
-            max_steps_in_flight=self.max_steps_in_flight,
-            patience=self.patience,
-        )
-        await worker.begin()
+        server = self._open(node)
+        if server is not None and not self.server_trains:
+            return
+        worker = self._start_worker(node, server)
+        await worker.greet()
         if self.threads == 1:
             async for _ in node.steps():
-                await node.step(await node.gradient(x))
+                await node.step(await node.gradient(node.params))
                 await worker.stepped(1)
         else:
             while steps := await node.work(self.threads, self.period):
                 await worker.stepped(steps)
         await worker.end()
 
-    def _open(self, node: Node) -> Server:
+    def _open(self, node: Node) -> Server | None:
+        """The server, on the node that has it."""
+        if self.server >= node.size:
+            raise ValueError(f"DPSGD.server must be one of the {node.size} nodes, got {self.server}")
+        if node.own_loop and not self.server_trains:
+            raise ValueError("DPSGD.server_trains must be True in a loop of your own: there every node takes steps")
+        if node.rank != self.server:
+            return None
+        self._warn_beyond_the_theory(node)
         return Server(
             node,
             node.keep("server model", node.params.clone()) if self.server_trains else node.params,
@@ -143,6 +135,17 @@ class DPSGD:
             damping=self.damping,
             most_ahead=self.max_staleness,
             trains=self.server_trains,
+        )
+
+    def _start_worker(self, node: Node, server: Server | None) -> Worker:
+        return Worker(
+            node,
+            self.server,
+            server,
+            self.codec,
+            due=self.threads * self.period,
+            max_steps_in_flight=self.max_steps_in_flight,
+            patience=self.patience,
         )
 
     def _warn_beyond_the_theory(self, node: Node) -> None:

@@ -19,20 +19,9 @@ from flockstep.lda.nodes.pending_update import Page, PendingUpdate
 from flockstep.lda.nodes.topic_workload import TopicDocuments
 from flockstep.message import Message
 from flockstep.node import Node
+from flockstep.parts.push_protocol import BEHIND, HELD, HELLO
 
 PUSH = "topics push"
-HELLO = 0
-_HELD, _BEHIND = Message.of_bytes(b"", "held"), Message.of_bytes(b"", "behind")
-
-
-def is_held(reply: Message) -> bool:
-    """Whether the whole table will come as a letter."""
-    return reply.codec == _HELD.codec
-
-
-def is_behind(reply: Message) -> bool:
-    """Whether the server knows less than the worker, and would take its table."""
-    return reply.codec == _BEHIND.codec
 
 
 class DPSVIServer:
@@ -94,7 +83,7 @@ class DPSVIServer:
             self._greet(peer)
         elif push.number > self._numbers.get(peer, HELLO):
             if push.done > self.done and not push.whole:
-                return _BEHIND
+                return BEHIND
             if peer not in self._greeted:
                 # Known to the server that was here before: what that one had told it, nobody knows.
                 self._greet(peer)
@@ -110,7 +99,7 @@ class DPSVIServer:
         if self._resting:
             return self._whole(peer)
         self._owed.add(peer)
-        return _HELD
+        return HELD
 
     def _greet(self, peer: int) -> None:
         """A worker begins: at first its journal has all that it does not know."""
