@@ -30,7 +30,7 @@ _ROWS = 20
 class Scale:
     """How much to do, and how.
 
-    The learning rate (of 0.005, 0.01, 0.02 and 0.04) is the baseline's best on 2 nodes, and taken over for the others.
+    The learning rate (of 0.01, 0.02 and 0.04) is the baseline's best on 2 nodes, and taken over for the others.
     SClipEF's thresholds stand still: with the schedule of its paper, which is for convex problems, its steps fade away
     on a net like this one (docs/sclip.md).
     """

@@ -46,21 +46,28 @@ _TOPIC = "swarm"
 
 @dataclass(frozen=True, kw_only=True)
 class _Local:
-    """What all three have: how many steps a phase has, with whom it is shared, and in how many bits. Each says what its
-    fields mean.
-    """
+    """What all three have: how many steps a phase has, and in how many bits it is shared; each says what they mean."""
 
     own_gradients: ClassVar[bool] = True
 
     period: int = 1
-    geometric: bool = False
-    topology: Topology = Complete()
     codec: Codec = Raw()
 
     def __post_init__(self) -> None:
         check.whole(self, "period", self.period)
-        check.has(self, "topology", self.topology, "peers", kind="a topology such as Ring()")
         codec_for(self, self.codec, MODELS, such_as="Modular(bits=8)", instead="Modular(bits=8) or Cast()")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _OnTheirOwn(_Local):
+    """What the two have whose nodes draw partners, and lengths of phases, each for itself."""
+
+    geometric: bool = False
+    topology: Topology = Complete()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check.has(self, "topology", self.topology, "peers", kind="a topology such as Ring()")
 
     def phase(self, rng: np.random.Generator) -> int:
         """How many steps the next phase has."""
@@ -68,7 +75,7 @@ class _Local:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Swarm(_Local):
+class Swarm(_OnTheirOwn):
     """SwarmSGD: every node steps on its own, and in the background averages with a random neighbour; no node waits.
 
         d = (Q(y_j) - Q(y_i)) / 2;   y_i <- y_i + d;   y_j <- y_j - d      with a random neighbour j, in the background
@@ -127,7 +134,7 @@ class Swarm(_Local):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SwarmPull(_Local):
+class SwarmPull(_OnTheirOwn):
     """SwarmSGD by reading alone: every node goes half the way to the model of a random neighbour, which is not touched.
 
         x_i <- (x_i + Q(x_j)) / 2                                  every ``period`` steps, j a random neighbour
@@ -195,9 +202,6 @@ class SwarmPairs(_Local):
 
     Args:
         period: Steps that a node takes between two exchanges.
-        geometric: Without effect here: all nodes meet after the same number of steps.
-        topology: Which nodes are neighbours (see ``fs.topologies``). Without effect here: pairs are drawn among all
-            nodes.
         codec: How vectors become bytes (see ``fs.codecs``). By default in full. It carries models: not ``TopK``.
         matching_seed: Seed from which every node draws the same pairs.
 

@@ -272,3 +272,9 @@ def test_bad_arguments():
         fs.Swarm(period=0)
     with pytest.raises(TypeError, match=r"Swarm\.codec must be a codec"):
         fs.Swarm(codec="8 bits")
+
+
+def test_pairs_take_no_argument_they_would_ignore():
+    for ignored in ({"geometric": True}, {"topology": fs.topologies.Ring()}):
+        with pytest.raises(TypeError, match="unexpected keyword argument"):
+            fs.SwarmPairs(period=2, **ignored)
