@@ -64,6 +64,7 @@ def test_nodes_drift_no_further_than_twice_gamma_times_period(period):
     assert period == 1 or max(furthest) > gamma
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("H", "celgc_above"), [(4.0, 1.0), (8.0, 1.0)])
 def test_quartics_episode_converges_where_celgc_stalls(H, celgc_above):
     lr = partial(torch.optim.SGD, lr=0.01)

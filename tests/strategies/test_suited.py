@@ -94,7 +94,7 @@ def losses(name, codec, nodes):
     return np.mean(found, axis=0)
 
 
-@pytest.mark.parametrize("nodes", [1, 2, 5])
+@pytest.mark.parametrize("nodes", [1, 2, pytest.param(5, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", EVERYTHING)
 def test_what_is_taken_learns_as_much_as_without_a_codec(name, nodes):
     # All codecs of one in one test: they are compared with the same runs, which are made once.
