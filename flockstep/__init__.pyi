@@ -6,6 +6,7 @@ from .backends.sim.cluster.compute import Compute
 from .backends.sim.cluster.network import Link, Network
 from .backends.sim.simulate import simulate, simulate_seeds
 from .budget import Budget
+from .elastic import Elastic
 from .errors import CodecRange, Deadlock, Diverged, FlockstepError, LostPeer, Mismatch, NodeFailed
 from .joining import join, progress, rank, size
 from .message import Message
@@ -52,6 +53,7 @@ __all__ = [
     "DiLoCo",
     "Diverged",
     "EagerDiLoCo",
+    "Elastic",
     "Episode",
     "EpisodePlus",
     "FlockstepError",

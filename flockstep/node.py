@@ -71,11 +71,14 @@ class Node(ABC):
         rng: Random numbers for the strategy and its codecs; the data has a stream of its own.
         step_count: Steps begun so far, skipped ones included.
         planned: How many steps it was asked for in all. None: unknown.
+        elastic: Whether nodes may die and come in a run whose nodes take means.
         own_loop: Whether gradients and steps are those of a loop of the user's own.
         workload: This node's part of the workload it trains on, for a strategy that has to know more of it than its
             gradients. None in a loop of the user's own.
         kept: What ``keep`` registered, by name.
         kept_before: What a resumed run had kept, until ``keep`` takes it up.
+        own: Names of what ``keep`` registered as this node's own.
+        view: Ranks of the nodes that took part in the last mean: of all nodes, unless the run is elastic.
         refused: Whether the last gradient was not finite: it came as zeros, and a step with nothing but them is
             skipped.
 
@@ -93,13 +96,28 @@ class Node(ABC):
     rng: np.random.Generator
     step_count: int
     planned: int | None = None
+    elastic = False
+    """Whether nodes may die and come in a run whose nodes take means."""
     own_loop = False
     """Whether gradients and steps are those of a loop of the user's own."""
     workload: Any = None
     kept: dict[str, Tensor]
     kept_before: dict[str, Tensor]
+    own: frozenset[str] = frozenset()
+    """Names of what ``keep`` registered as this node's own."""
     refused = False
     """Whether the last gradient was not finite: it came as zeros, and a step with nothing but them is skipped."""
+
+    @property
+    def view(self) -> tuple[int, ...]:
+        """Ranks of the nodes that took part in the last mean: of all nodes, unless the run is elastic."""
+        return self._view or tuple(range(self.size))
+
+    @view.setter
+    def view(self, ranks: tuple[int, ...]) -> None:
+        self._view = ranks
+
+    _view: tuple[int, ...] = ()
 
     @abstractmethod
     def steps(self) -> AsyncIterator[int]:
@@ -183,8 +201,13 @@ class Node(ABC):
         """The model's tensors in a vector like it, as views in their own shapes; the vector where none are known."""
         return [v]
 
-    def keep(self, name: str, tensor: Tensor) -> Tensor:
-        """Register a tensor that a checkpoint must hold; gives it back, filled where a run is resumed."""
+    def keep(self, name: str, tensor: Tensor, *, own: bool = False) -> Tensor:
+        """Register a tensor that a checkpoint must hold; gives it back, filled where a run is resumed.
+
+        What is a node's ``own``, such as what its codec has left out so far, is not handed on to nodes that come.
+        """
+        if own:
+            self.own |= {name}
         before = self.kept_before.pop(name, None)
         if before is not None:
             tensor.copy_(before)

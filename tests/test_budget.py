@@ -195,7 +195,7 @@ def test_a_resumed_run_goes_on_with_what_is_left(tmp_path, strategy):
             model = net()
             optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
             schedule = LambdaLR(optimizer, fs.progress(lambda p: 1 - p))
-            kept = {"resume": tmp_path, "every": 10, "also": [schedule]}
+            kept = {"resume": tmp_path, "save_every": 10, "stateful": [schedule]}
             with fs.join(model, optimizer, strategy, budget=fs.Budget(steps=60), **kept) as node:
                 began = node.progress
                 for x, y in node.batches(data()):

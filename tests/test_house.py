@@ -25,6 +25,7 @@ RUN = ROOTS | {
     "workloads.workload",
     "backends.loop",
     "faults",
+    "elastic",
 }
 PARTS = ROOTS | {"node", "strategy", "flock", "averages", "clips", "codecs", "parts", "topologies"}
 MAY_IMPORT = {
@@ -52,6 +53,7 @@ MAY_IMPORT = {
     "codecs": PARTS,
     "topologies": {"check"},
     "faults": {"check", "units"},
+    "elastic": {"check", "units"},
     "workloads": {"check", "vector", "workloads"},
     # Applications stand on what strategies stand on; running them on several nodes is a file of its own.
     "lda": ROOTS | {"node", "lda", "pages"},
@@ -66,7 +68,7 @@ MAY_IMPORT = {
     "backends.real": RUN | {"backends.real", "live.journal"},
     "joining": None,
     "training": None,
-    "testing": PARTS | {"faults", "trace", "workloads", "backends.sim", "testing"},
+    "testing": PARTS | {"faults", "elastic", "trace", "workloads", "backends.sim", "testing"},
     # What is tried there is a user's loop.
     "testing.loops": None,
     "cli": None,

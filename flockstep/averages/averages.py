@@ -14,6 +14,7 @@ from flockstep import check
 from flockstep.codecs.codec import Codec
 from flockstep.codecs.coder import coder_for
 from flockstep.codecs.tail import trained_of, with_tail, without_tail
+from flockstep.errors import FlockstepError
 from flockstep.flock import Flock
 from flockstep.message import Message
 from flockstep.node import Node
@@ -84,6 +85,12 @@ async def mean_of_chunks(
     v: Tensor, node: Node, channel: str, codec: Codec, encoders: Sequence[Callable[[Tensor], Message]]
 ) -> Tensor:
     """The round of a coded mean; ``encoders`` code the chunk for each node, and the last of them the mean."""
+    if node.elastic:
+        raise FlockstepError(
+            "an average in few bits gives every node a part of the work, and needs them all: not in an elastic run\n"
+            "  take average=Exact(), or a run that is not elastic",
+            rank=node.rank,
+        )
     *for_nodes, for_all = encoders
     # Of what trains and of the statistics, which go in full, a chunk each.
     trained = trained_of(v, node)

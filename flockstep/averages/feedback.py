@@ -54,7 +54,7 @@ class Feedback:
         self._codec, self._node = codec, node
         # Not in halves: what rounding to them leaves out is fed back as well.
         wide = torch.promote_types(like.dtype, torch.float32)
-        self.residual = node.keep(name, torch.zeros_like(like, dtype=wide))
+        self.residual = node.keep(name, torch.zeros_like(like, dtype=wide), own=True)
         self.sent = torch.zeros_like(like)
         self._left: Tensor | None = None
 

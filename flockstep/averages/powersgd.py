@@ -57,7 +57,7 @@ class PowerSGD:
         """Two means per round: columns with all that is no matrix, then rows."""
         # Not in halves: what rounding leaves out is sent later, too, and halves have no orthonormal columns.
         wide = torch.promote_types(node.params.dtype, torch.float32)
-        residual = node.keep(f"{channel}: residual", torch.zeros_like(node.params, dtype=wide))
+        residual = node.keep(f"{channel}: residual", torch.zeros_like(node.params, dtype=wide), own=True)
         sketched = [self._worth_it(tensor) for tensor in node.tensors(node.params)]
         luck = np.random.default_rng(0)
         rows = [

@@ -35,6 +35,7 @@ luck. Ends with a table, a picture and a CSV file of rows.
   flockstep simulate "CELGC(period=8)" --straggler 3:4x
   flockstep simulate "LocalSGD(period=8)" --slowdown 2:9x@3s+2s --spread 0.3
   flockstep simulate "LocalSGD(period=8)" --pause 2@3s+2s
+  flockstep simulate "LocalSGD(period=8)" --elastic --crash 2@3s+2s
 
 \b
 A character LSTM, half a minute:
@@ -60,6 +61,7 @@ class Setting:
     compute: fs.Compute
     faults: Sequence[Fault]
     seed: int
+    elastic: bool | fs.Elastic = False
 
 
 def simulate(
@@ -79,6 +81,8 @@ def simulate(
     pause: options.Pause = None,
     partition: options.Partition = None,
     drop: options.Drop = None,
+    elastic: options.Elastic = False,
+    min_nodes: options.MinNodes = None,
     seed: options.Seed = 0,
     threads: options.Threads = 1,
     out: options.Out = options.OUT,
@@ -104,6 +108,7 @@ def simulate(
             compute=fs.Compute(step=step_time, spread=spread, stragglers=fault_texts.stragglers(straggler or ())),
             faults=faults,
             seed=seed,
+            elastic=_elastic(elastic, min_nodes),
         )
         # Made before the work, so that a folder that cannot be written costs no one their results.
         out.mkdir(parents=True, exist_ok=True)
@@ -113,6 +118,12 @@ def simulate(
         )
     if any(run.failure for run in runs):
         raise typer.Exit(consoles.FAILED)
+
+
+def _elastic(elastic: bool, min_nodes: int | None) -> bool | fs.Elastic:
+    if min_nodes is not None and not elastic:
+        raise ValueError("--min-nodes is of a run whose nodes come and go: give --elastic, too")
+    return fs.Elastic(min_nodes=min_nodes) if elastic else False
 
 
 def _run_all(programs: Sequence[fs.Strategy], setting: Setting) -> list[report.Run]:
@@ -131,6 +142,7 @@ def _run_all(programs: Sequence[fs.Strategy], setting: Setting) -> list[report.R
                     network=setting.network,
                     compute=setting.compute,
                     faults=setting.faults,
+                    elastic=setting.elastic,
                     record_every=max(1, setting.steps // _ROWS),
                     seed=setting.seed,
                     on_row=watch.follow(index),

@@ -38,7 +38,7 @@ from flockstep.clips import UsualCap
 from flockstep.node import Node, stream
 from flockstep.parts.clip_thresholds import Threshold, looked
 from flockstep.parts.suitability import MODELS, average_for
-from flockstep.strategy import Average
+from flockstep.strategy import Average, Mean
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,7 +142,7 @@ class EpisodePlus(_Corrected):
         """Rounds of the sampled; the others stand by and take part in both means."""
         x, workers = node.params, len(self.sample(0, node.size))
         mean_model, mean_gradient = self.average.start(node, "model"), self.average.start(node, "gradient")
-        raw, taken = node.keep("raw", torch.zeros_like(x)), node.keep("taken", torch.zeros(1))
+        raw, taken = node.keep("raw", torch.zeros_like(x), own=True), node.keep("taken", torch.zeros(1), own=True)
         steps = _Steps(self, node)
         if node.step_count == 0:
             own = (await node.gradient(x)).clone()
@@ -158,7 +158,7 @@ class EpisodePlus(_Corrected):
                         taken += 1
                     await node.step(tamed)
             own = raw / taken.item() if taken.item() else steps.own
-            everyone = steps.everyone + await mean_gradient(own - steps.own)
+            everyone = await steps.everyone_with(own, mean_gradient)
             # Those who stood by bring zeros, so the mean over all, scaled, is the mean over the sampled.
             x.copy_(await mean_model(x * (node.size / workers) if works else torch.zeros_like(x)))
             await steps.begin_round(own, everyone, is_new=bool(taken.item()))
@@ -179,7 +179,10 @@ class _Steps:
 
     def __init__(self, owner: _Corrected, node: Node) -> None:
         self._owner, self._node = owner, node
-        self.own, self.everyone = (node.keep(name, torch.zeros_like(node.params)) for name in ("own", "everyone"))
+        # A node that comes corrects nothing until its first round: its G_i is that of its own data.
+        self.own, self.everyone = (
+            node.keep(name, torch.zeros_like(node.params), own=True) for name in ("own", "everyone")
+        )
         self._share = torch.ones((), dtype=torch.float64)
         if not owner.published:
             self._share = node.keep("share", self._share)
@@ -187,6 +190,12 @@ class _Steps:
         self._gamma = torch.full((), owner.gamma or math.inf, dtype=torch.float64)
         if owner.gamma is None:
             self._usual, self._gamma = UsualCap(node), node.keep("gamma", self._gamma)
+
+    async def everyone_with(self, own: Tensor, mean: Mean) -> Tensor:
+        """G + (1/n) sum_i change of G_i; all anew where nodes died or came, since changes are of those who had a part."""
+        before = self._node.view
+        everyone = self.everyone + await mean(own - self.own)
+        return everyone if self._node.view == before else await mean(own)
 
     async def begin_round(self, own: Tensor, everyone: Tensor, *, is_new: bool = True) -> None:
         """Take in G_i and G; ``is_new``: this node's G_i is not that of the last round."""

@@ -2,6 +2,7 @@
 
 from flockstep.testing.backends import BACKEND_LAWS, check_backend
 from flockstep.testing.codecs import check_codec
+from flockstep.testing.elastic import check_elastic
 from flockstep.testing.law import Law
 from flockstep.testing.loops import check_loop
 from flockstep.testing.parts import LawBroken, check_topology
@@ -13,6 +14,7 @@ __all__ = [
     "LawBroken",
     "check_backend",
     "check_codec",
+    "check_elastic",
     "check_loop",
     "check_strategy",
     "check_synchronous",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -17,16 +17,20 @@ if TYPE_CHECKING:
     from flockstep.backends.sim.node import SimNode
 
 
-class _Meeting:
+class Meeting:
     """One round of one channel: who has come, with what."""
 
-    __slots__ = ("brought", "channel", "flow", "round", "tasks", "verb")
-
-    def __init__(self, verb: str, channel: str, round: int) -> None:
-        self.verb, self.channel, self.round = verb, channel, round
+    def __init__(self, verb: str, channel: str, round: int, begin: Callable[[Meeting], None]) -> None:
+        self.verb, self.channel, self.round, self.begin = verb, channel, round, begin
         self.brought: dict[int, Any] = {}
         self.tasks: dict[int, Task] = {}
         self.flow: Flow | None = None
+        # Of elastic rounds only.
+        self.ranks: tuple[int, ...] = ()
+        """Among whom it is under way."""
+        self.attempt = 0
+        self.listeners: dict[int, Task] = {}
+        """Who only hears what comes of it."""
 
     def __str__(self) -> str:
         return f"{self.verb}({self.channel!r}), round {self.round}"
@@ -37,7 +41,7 @@ class Collectives:
 
     def __init__(self, kernel: Kernel, wires: Wires, size: int) -> None:
         self._kernel, self._wires, self._size = kernel, wires, size
-        self._open: dict[tuple[str, int], _Meeting] = {}
+        self._open: dict[tuple[str, int], Meeting] = {}
         self._dead: list[int] = []
 
     def mean(self, node: SimNode, v: Tensor, channel: str) -> Suspend:
@@ -57,29 +61,40 @@ class Collectives:
                 self._wires.cut(meeting.flow)
             self._break(meeting)
 
-    def _join(self, verb: str, node: SimNode, thing: Any, channel: str, begin: Callable[[_Meeting], None]) -> Suspend:
+    def _join(self, verb: str, node: SimNode, thing: Any, channel: str, begin: Callable[[Meeting], None]) -> Suspend:
         round = node.channels.next_round(channel)
 
         def arrive(task: Task) -> None:
-            meeting = self._open.setdefault((channel, round), _Meeting(verb, channel, round))
-            meeting.brought[node.rank] = thing
+            meeting = self._open.setdefault((channel, round), Meeting(verb, channel, round, begin))
             meeting.tasks[node.rank] = task
             task.mark("waiting")
-            task.where = meeting.__str__
+            task.where = lambda: self._where(meeting)
             if meeting.verb != verb:
                 raise Mismatch(
                     f"node {node.rank} is in {verb} where others are in {meeting}", channel=channel, round=round
                 )
-            if self._dead:
-                self._break(meeting)
-            elif len(meeting.brought) == self._size:
-                for waiting in meeting.tasks.values():
-                    waiting.mark("talking")
-                begin(meeting)
+            self._bring(meeting, node, thing)
 
         return Suspend(arrive)
 
-    def _break(self, meeting: _Meeting) -> None:
+    def _where(self, meeting: Meeting) -> str:
+        """What a node that has come to a round waits in."""
+        return str(meeting)
+
+    def _bring(self, meeting: Meeting, node: SimNode, thing: Any) -> None:
+        """A node has come to a round: it may be complete now."""
+        meeting.brought[node.rank] = thing
+        if self._dead:
+            self._break(meeting)
+        elif len(meeting.brought) == self._size:
+            self._begin(meeting)
+
+    def _begin(self, meeting: Meeting) -> None:
+        for task in meeting.tasks.values():
+            task.mark("talking")
+        meeting.begin(meeting)
+
+    def _break(self, meeting: Meeting) -> None:
         self._open.pop((meeting.channel, meeting.round), None)
         for rank, task in meeting.tasks.items():
             lost = nodes_named(self._dead) if self._dead != [rank] else "its own first incarnation"
@@ -94,14 +109,10 @@ class Collectives:
     def _throw(self, task: Task, error: LostPeer) -> None:
         self._kernel.resume(task, error=error)
 
-    def _begin_mean(self, meeting: _Meeting) -> None:
+    def _begin_mean(self, meeting: Meeting) -> None:
         # In rank order, whoever came first: the hardware model must not change the numbers.
         vectors = [meeting.brought[rank] for rank in range(self._size)]
-        try:
-            total = mean_of(vectors, meeting.channel, meeting.round)
-        except Mismatch as error:
-            error.time = self._kernel.now
-            raise
+        total = self._mean_of(meeting, vectors)
         nbytes = ring_bytes(total.nbytes, self._size)
         for rank, node in self._present(meeting):
             node.sent((rank + 1) % self._size, nbytes)
@@ -115,7 +126,14 @@ class Collectives:
 
         meeting.flow = self._wires.ring(nbytes, 2 * (self._size - 1), done)
 
-    def _begin_exchange(self, meeting: _Meeting) -> None:
+    def _mean_of(self, meeting: Meeting, vectors: list[Tensor]) -> Tensor:
+        try:
+            return mean_of(vectors, meeting.channel, meeting.round)
+        except Mismatch as error:
+            error.time = self._kernel.now
+            raise
+
+    def _begin_exchange(self, meeting: Meeting) -> None:
         table: list[Sequence[Message]] = [meeting.brought[rank] for rank in range(self._size)]
         sent = [sum(m.nbytes for to, m in enumerate(row) if to != rank) for rank, row in enumerate(table)]
         received = [sum(row[rank].nbytes for by, row in enumerate(table) if by != rank) for rank in range(self._size)]
@@ -132,11 +150,11 @@ class Collectives:
 
         meeting.flow = self._wires.all_to_all(max(*sent, *received), done)
 
-    def _present(self, meeting: _Meeting) -> Iterator[tuple[int, SimNode]]:
+    def _present(self, meeting: Meeting) -> Iterator[tuple[int, SimNode]]:
         for rank, task in meeting.tasks.items():
             yield rank, task.owner  # type: ignore[misc]
 
-    def _deliver(self, meeting: _Meeting, results: Sequence[Any]) -> None:
+    def _deliver(self, meeting: Meeting, results: Sequence[Any] | Mapping[int, Any]) -> None:
         del self._open[meeting.channel, meeting.round]
         for rank, task in meeting.tasks.items():
             self._kernel.at(self._kernel.now, self._kernel.resume, task, results[rank])

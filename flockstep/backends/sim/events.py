@@ -9,12 +9,12 @@ from typing import Any
 from flockstep import units
 from flockstep.backends.sim.cluster.compute import Clock, clocks_of, starts_of
 from flockstep.backends.sim.cluster.fault_schedule import MessageLosses, Outages
-from flockstep.backends.sim.cluster.network import Network
 from flockstep.backends.sim.collectives import Collectives
 from flockstep.backends.sim.job import Job
 from flockstep.backends.sim.mail import Mail
 from flockstep.backends.sim.recorder import Glances, Recorder
 from flockstep.backends.sim.training import TrainingNode
+from flockstep.backends.sim.views import Views
 from flockstep.backends.sim.wires import Wires
 from flockstep.backends.sim.world import World
 from flockstep.errors import FlockstepError
@@ -31,7 +31,7 @@ def by_events(job: Job, seed: int, on_row: Callable[[Row], None] | None) -> Trac
     timeline = Timeline() if job.timeline else None
     world = World(size=size, steps=job.steps, every=job.every, seed=seed, timeline=timeline)
     outages, losses = Outages(job.faults, size), MessageLosses(job.faults, stream(seed, 0, "loss"))
-    _connect(world, job.network, units.seconds(job.timeout), outages, losses)
+    _connect(world, job, outages, losses)
     clocks, starts = clocks_of(job.compute, size, seed), starts_of(job.skew, size, seed)
     if job.is_function:
         _add_function_nodes(world, program, clocks)  # type: ignore[arg-type]
@@ -42,6 +42,8 @@ def by_events(job: Job, seed: int, on_row: Callable[[Row], None] | None) -> Trac
         kind = Glances if is_one_sided(program) else Recorder
         world.recorder = kind(world, workload.shard(0, size), on_row)  # type: ignore[union-attr]
     _declare(world, job.faults, outages)
+    if job.elastic is not None and not job.is_function:
+        _declare_silences(world, outages, job.elastic.patience_seconds)
     # Each program is begun at its node's own start, so that a run that ends before leaves nothing half begun.
     for node, start in zip(world.nodes, starts, strict=True):
         world.kernel.start(world.life(node, start), node, main=True)
@@ -53,10 +55,13 @@ def by_events(job: Job, seed: int, on_row: Callable[[Row], None] | None) -> Trac
     return _trace(world, describe(program))
 
 
-def _connect(world: World, network: Network | None, timeout: float, outages: Outages, losses: MessageLosses) -> None:
-    world.wires = Wires(world.kernel, network, world.size, outages)
-    world.meetings = Collectives(world.kernel, world.wires, world.size)
-    world.mail = Mail(world.kernel, world.wires, world.nodes, timeout, losses)
+def _connect(world: World, job: Job, outages: Outages, losses: MessageLosses) -> None:
+    world.wires = Wires(world.kernel, job.network, world.size, outages)
+    if job.elastic is None:
+        world.meetings = Collectives(world.kernel, world.wires, world.size)
+    else:
+        world.meetings = world.views = Views(world, world.wires, job.elastic)
+    world.mail = Mail(world.kernel, world.wires, world.nodes, units.seconds(job.timeout), losses)
 
 
 def _add_function_nodes(world: World, function: Callable[[], Any], clocks: list[Clock]) -> None:
@@ -83,6 +88,17 @@ def _declare(world: World, faults: Sequence[Fault], outages: Outages) -> None:
             world.kernel.first(units.seconds(fault.at), world.crash, fault.node, back)
         elif isinstance(fault, Slowdown):
             world.nodes[fault.node].slowdowns.append(fault)
+
+
+def _declare_silences(world: World, outages: Outages, patience: float) -> None:
+    """What lasts longer than others wait: who stands still, or is cut off, is left out and comes again afterwards."""
+    for rank, pauses in enumerate(outages.pauses):
+        for start, end in pauses:
+            if end - start > patience:
+                world.kernel.first(start + patience, world.stand_still, rank, end)
+    for (start, end), sides in outages.partitions:
+        if end - start > patience:
+            world.kernel.first(start + patience, world.part, sides, end)
 
 
 def _trace(world: World, name: str) -> Trace:

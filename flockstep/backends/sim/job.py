@@ -10,6 +10,7 @@ from flockstep import check, units
 from flockstep.backends.sim.cluster.compute import Compute
 from flockstep.backends.sim.cluster.network import Network
 from flockstep.budget import Budget
+from flockstep.elastic import Elastic
 from flockstep.faults import Fault, named
 from flockstep.node import OptimizerFactory
 from flockstep.strategy import Strategy
@@ -32,6 +33,7 @@ class Job:
     record_every: int | None
     timeout: str | float
     timeline: bool = False
+    elastic: Elastic | None = None
 
     def __post_init__(self) -> None:
         check.whole("simulate", "nodes", self.nodes)

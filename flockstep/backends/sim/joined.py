@@ -83,7 +83,7 @@ class SimPlace:
 
     def leave(self, node: JoinedNode) -> None:
         """Leave together: an exchange of nothing, which everyone must have come to; but nobody waits for the dead."""
-        if node.one_sided:
+        if node.one_sided or self._node.world.views is not None:
             self._node.left_at = node.now
             switch_to_kernel(self._node.world.leaving(self._node))
         else:

@@ -50,6 +50,7 @@ class Task:
         "doing",
         "done",
         "error",
+        "joined",
         "kernel",
         "main",
         "owner",
@@ -64,6 +65,8 @@ class Task:
         self.owner = owner
         self.main = main
         self.done = False
+        self.joined = False
+        """Whether whoever spawned it has its result."""
         self.result: Any = None
         self.error: BaseException | None = None
         self.waiters: list[Task] = []
@@ -85,6 +88,7 @@ class Task:
     def __await__(self) -> Generator[Any, Any, Any]:
         if not self.done:
             yield from Suspend(self._join).__await__()
+        self.joined = True
         if self.error is not None:
             raise self.error
         return self.result

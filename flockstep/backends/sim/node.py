@@ -10,7 +10,8 @@ from torch import Tensor
 from flockstep import check
 from flockstep.backends.sim.cluster.compute import Clock
 from flockstep.backends.sim.cluster.fault_schedule import Spans, after
-from flockstep.backends.sim.kernel import Suspend
+from flockstep.backends.sim.kernel import Suspend, Task
+from flockstep.errors import FlockstepError
 from flockstep.faults import Slowdown
 from flockstep.guard import Guarded
 from flockstep.message import Message
@@ -18,6 +19,7 @@ from flockstep.node import Channels, Handler, Pending, stream
 from flockstep.trace import NodeReport
 
 if TYPE_CHECKING:
+    from flockstep.backends.sim.views import LiveCheckpoint
     from flockstep.backends.sim.world import World
 
 T = TypeVar("T")
@@ -28,6 +30,8 @@ class SimNode(Guarded):
 
     program: Callable[[], Awaitable[Any]]
     """What it runs, from the beginning."""
+    one_sided = False
+    """Whether its strategy uses no collectives."""
     left_at: float | None = None
     """When it was done, though it may have waited for others since."""
 
@@ -39,8 +43,13 @@ class SimNode(Guarded):
         self.kept, self.kept_before = {}, {}
         self.slowdowns: list[Slowdown] = []
         self.pauses: Spans = ()
+        self.begun: list[tuple[str, int, Task]] = []
+        """Rounds that were begun in the background, in elastic runs."""
+        self.first_step: float = 0
+        """The step it began with: who comes later has not seen those before."""
         self.channels = Channels(rank)
         self.world, self._clock = world, clock
+        self.elastic = world.views is not None
 
     def computing(self, factor: float = 1.0) -> Suspend:
         """Let the time of one gradient pass."""
@@ -51,6 +60,10 @@ class SimNode(Guarded):
 
     def anew(self) -> SimNode:
         """What comes back after a crash: this node as it began."""
+        raise NotImplementedError("a node in a function of the user's own cannot begin anew")
+
+    def take_over(self, checkpoint: LiveCheckpoint) -> bool:
+        """Be where another node was; whether there is anything left to do."""
         raise NotImplementedError("a node in a function of the user's own cannot begin anew")
 
     async def mean(self, v: Tensor, channel: str = "model") -> Tensor:
@@ -66,6 +79,15 @@ class SimNode(Guarded):
         result: list[Message] = await self.world.meetings.exchange(self, copies, channel)
         return result
 
+    def responds(self, now: float) -> bool:
+        """Whether it lives, and does not stand still."""
+        return self.alive and after(self.pauses, now) == now
+
+    def rounds_under_way(self) -> list[tuple[str, int]]:
+        """Channel and number of rounds in the background whose results this node's program has not taken yet."""
+        self.begun = [begun for begun in self.begun if not begun[2].joined]
+        return [(channel, round) for channel, round, _ in self.begun]
+
     def answer(self, topic: str, handler: Handler) -> None:
         self.world.mail.answer(self, topic, handler)
 
@@ -74,6 +96,11 @@ class SimNode(Guarded):
         return reply
 
     def send(self, peer: int, message: Message) -> None:
+        if self.elastic and not self.one_sided:
+            raise FlockstepError(
+                "this strategy sends to neighbours, and cannot go on without one of them\n"
+                "  an elastic run takes strategies whose nodes take means, such as LocalSGD, and one-sided ones"
+            )
         self.world.mail.send(self, self._checked(peer), message.copy())
 
     async def receive(self, peer: int) -> Message:

@@ -33,7 +33,7 @@ class Recorder:
         """A node begins a step; of some, the model is to be recorded."""
         if step % self._world.every:
             return
-        if node.incarnation and self.rows and step <= self.rows[-1].step:
+        if (node.incarnation or node.first_step) and self.rows and step <= self.rows[-1].step:
             # It came back; the others were here long ago.
             return
         self._shown.setdefault(step, {})[node.rank] = node.params.clone(), node.tally.bytes_sent
@@ -59,17 +59,17 @@ class Recorder:
 
     def _measure(self, step: int) -> None:
         shown = self._shown[step]
-        if self._complete(shown):
+        if self._complete(shown, step):
             del self._shown[step]
             self._record(step, shown)
 
     def _measure_final(self) -> None:
-        if self._final and not self._world.away and self._complete(self._final):
+        if self._final and not self._world.away and self._complete(self._final, math.inf):
             steps = [node.step_count for node in self._world.nodes if node.alive]
             self._record(round(sum(steps) / len(steps)), self._final)
 
-    def _complete(self, shown: dict[int, _Shown]) -> bool:
-        return all(node.rank in shown for node in self._world.nodes if node.alive)
+    def _complete(self, shown: dict[int, _Shown], step: float) -> bool:
+        return all(node.rank in shown for node in self._world.nodes if node.alive and node.first_step <= step)
 
     def _record(self, step: int, shown: dict[int, _Shown]) -> None:
         average, spread = average_and_spread([shown[rank][0] for rank in sorted(shown)])

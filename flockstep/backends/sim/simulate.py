@@ -17,6 +17,7 @@ from flockstep.backends.sim.stacked.stacked_engine import stacked_run
 from flockstep.backends.sim.stacked.stacked_flock import NotRowWise
 from flockstep.budget import Budget
 from flockstep.drift import warn_of_drift
+from flockstep.elastic import Elastic, elastic_of
 from flockstep.faults import Fault
 from flockstep.node import OptimizerFactory
 from flockstep.strategy import Strategy
@@ -43,6 +44,7 @@ def simulate(
     on_row: Callable[[Row], None] | None = None,
     engine: str = "auto",
     timeline: bool = False,
+    elastic: bool | Elastic = False,
 ) -> Trace:
     """Run a strategy on a workload, or your own function that joins, on virtual nodes. One seed, one outcome.
 
@@ -71,6 +73,8 @@ def simulate(
             numbers are the same up to rounding. "auto": stacked where that is possible; ``trace.engine`` says which it
             was.
         timeline: Whether the trace holds what every node did when, and who sent how much to whom; by "events" only.
+        elastic: Whether a strategy that takes means goes on when nodes die, and takes in those that come back: True, or
+            an ``Elastic``. By default a death ends such a run. One-sided strategies go on in any case.
 
     Returns:
         The trace: losses, bytes and virtual seconds of every node, and the final models.
@@ -93,6 +97,7 @@ def simulate(
         record_every=record_every,
         timeout=timeout,
         timeline=timeline,
+        elastic=elastic_of(elastic, "simulate"),
     )
     traces = _run(job, [seed], None if on_row is None else lambda run, row: on_row(row), engine)
     warn_of_drift(traces)
@@ -181,7 +186,9 @@ def _run(job: Job, seeds: Sequence[int], on_row: Callable[[int, Row], None] | No
         if on_row is not None:
             on_row(run, row)
 
-    if engine != "events":
+    if job.elastic is not None and engine == "stacked":
+        raise ValueError("simulate.engine cannot be 'stacked' where nodes come and go: elastic runs go by events")
+    if engine != "events" and job.elastic is None:
         try:
             return stacked_run(job, seeds, tell)
         except NotRowWise as error:

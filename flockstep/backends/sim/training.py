@@ -17,6 +17,7 @@ from flockstep.strategy import Strategy, is_one_sided
 from flockstep.workloads.workload import Workload, tell_progress, tensors_of
 
 if TYPE_CHECKING:
+    from flockstep.backends.sim.views import LiveCheckpoint
     from flockstep.backends.sim.world import World
 
 
@@ -40,6 +41,7 @@ class TrainingNode(SimNode):
         self.optimizer = optimizer([self.params])
         self.program = partial(strategy.run, self)
         self.data = stream(world.seed, rank, "data")
+        self.one_sided = is_one_sided(strategy)
         self._given = strategy, workload, optimizer
         self._crew: Crew | None = None
         self.timed = clock.takes_time
@@ -55,6 +57,15 @@ class TrainingNode(SimNode):
         node.incarnation = self.incarnation + 1
         node.slowdowns, node.pauses, node.tally = self.slowdowns, self.pauses, self.tally
         return node
+
+    def take_over(self, checkpoint: LiveCheckpoint) -> bool:
+        """Model, optimizer, steps and what the strategy keeps are those of the node that gave them."""
+        self.params.copy_(checkpoint.params)
+        self.optimizer.load_state_dict(checkpoint.optimizer)
+        self.kept_before = {name: tensor.clone() for name, tensor in checkpoint.kept.items()}
+        self.step_count = self.tally.steps = checkpoint.step_count
+        self.channels.rounds, self.view = dict(checkpoint.taken), checkpoint.view
+        return not checkpoint.over
 
     def steps(self) -> AsyncIterator[int]:
         """As many as were asked for, of this node or of all together."""
@@ -107,6 +118,8 @@ class _Steps:
     async def __anext__(self) -> int:
         node, world = self._node, self._world
         k = node.step_count
+        if world.views is not None:
+            world.views.at_boundary(node)
         progress = k / world.steps if node.ledger is None else node.ledger.progress  # type: ignore[operator]
         if progress >= 1:
             raise StopAsyncIteration

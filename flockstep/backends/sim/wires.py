@@ -6,7 +6,7 @@ because its steps wait for each other: the slowest link sets the pace of all, an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from flockstep.backends.sim.cluster.fault_schedule import Outages, Spans, after
 from flockstep.backends.sim.cluster.network import Network
@@ -76,6 +76,21 @@ class Wires:
             self._kernel.at(after(outages, self._kernel.now), done)
             return None
         return self._begin(self._ring, nbytes, stages * self._ring_delay, outages, done)
+
+    def ring_among(self, ranks: Sequence[int], nbytes: float, delay: float, done: Callable[[], None]) -> Flow | None:
+        """The same among some nodes, after a delay that stages and whatever else they must agree on take."""
+        outages = self._outages.among(ranks)
+        if self._network is None or len(ranks) == 1:
+            self._kernel.at(after(outages, self._kernel.now, delay), done)
+            return None
+        neighbours = zip(ranks, (*ranks[1:], ranks[0]), strict=True)
+        return self._begin(self._links(neighbours), nbytes, delay, outages, done)
+
+    def longest_delay(self, ranks: Sequence[int]) -> float:
+        """The largest one-way latency between two of these nodes."""
+        if self._network is None or len(ranks) == 1:
+            return 0.0
+        return max(self._network.delay(a, b) for a in ranks for b in ranks if a != b)
 
     def ring_seconds(self, nbytes: float) -> float:
         """How long a mean takes whose ring has the links to itself: all its stages, and so many bytes of each node."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from flockstep.backends.sim.collectives import Collectives
@@ -10,6 +11,7 @@ from flockstep.backends.sim.kernel import Kernel, Suspend, Task
 from flockstep.backends.sim.mail import Mail
 from flockstep.backends.sim.node import SimNode
 from flockstep.backends.sim.recorder import Recorder
+from flockstep.backends.sim.views import LiveCheckpoint, Views
 from flockstep.backends.sim.wires import Wires
 from flockstep.budget import Budget
 from flockstep.node import stream
@@ -34,6 +36,8 @@ class World:
         self._at_the_end: dict[int, Task] = {}
         self.wires: Wires
         self.meetings: Collectives
+        self.views: Views | None = None
+        """The same, where nodes may come and go."""
         self.mail: Mail
 
     def computing(self, until: float) -> Callable[[Task], None]:
@@ -94,6 +98,34 @@ class World:
         if self.recorder is not None:
             self.recorder.lose()
 
+    def stand_still(self, rank: int, until: float) -> None:
+        """A node has been silent for too long: if the others can go on without it, they do."""
+        if self.views is not None and self.views.may_go_on(self.views.agreeing - {rank}):
+            self.leave_out(rank, until)
+
+    def leave_out(self, rank: int, until: float) -> None:
+        """The others go on without a node that lives; it will find out, and come again, at a later moment."""
+        node, views = self.nodes[rank], self.views
+        if views is None or not node.alive or rank not in views.view or rank in self.kernel.returned:
+            return
+        self.crash(rank, until - self.kernel.now)
+        node.count("left out")
+        views.notice(node)
+
+    def part(self, sides: Sequence[int], until: float) -> None:
+        """Nodes have not heard of the other sides for too long: one that is large enough goes on without them."""
+        views = self.views
+        if views is None:
+            return
+        groups: dict[int, set[int]] = {}
+        for rank in sorted(views.view):
+            if self.nodes[rank].alive:
+                groups.setdefault(sides[rank], set()).add(rank)
+        largest = max(groups.values(), key=len, default=set())
+        if views.may_go_on(largest):
+            for rank in sorted(views.view - largest):
+                self.leave_out(rank, until)
+
     async def life(self, node: SimNode, start: float) -> None:
         """A node's whole run."""
         await Suspend(lambda task: self.kernel.at(start, self.kernel.resume, task))
@@ -109,10 +141,23 @@ class World:
             self.recorder.forget(rank)
         self.nodes[rank] = node
         node.count("restarts")
+        if self.views is not None:
+            node.first_step = math.inf
+            checkpoint: LiveCheckpoint | None = await self.views.knock(node)
+            node.first_step = 0 if checkpoint is None else checkpoint.step_count
+            if checkpoint is not None and not node.take_over(checkpoint):
+                self.views.finish(node)
+                self._end(node)
+                return
         await self._live(node)
 
     async def _live(self, node: SimNode) -> None:
         self.results[node.rank] = await node.program()
+        if self.views is not None:
+            self.views.finish(node)
+        self._end(node)
+
+    def _end(self, node: SimNode) -> None:
         node.tally.seconds = self.kernel.now if node.left_at is None else node.left_at
         if self.recorder is not None:
             self.recorder.finish(node)

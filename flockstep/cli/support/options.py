@@ -33,6 +33,13 @@ Partition = Annotated[list[str] | None, Option(help="0,1|2,3@10s+5s cuts 0 and 1
 Drop = Annotated[
     list[str] | None, Option(help="0.05 loses one message in twenty; 0.05@10s+5s does for a while; repeatable.")
 ]
+Elastic = Annotated[
+    bool,
+    Option("--elastic", help="Go on when nodes die, are cut off or stand still, and take in those that come back."),
+]
+MinNodes = Annotated[
+    int | None, Option(help="With --elastic: least nodes that go on together; more than half of the last unless given.")
+]
 Seed = Annotated[int, Option(help="One seed, one outcome.")]
 Threads = Annotated[int, Option(help="Threads torch computes with; more only help large models.")]
 Out = Annotated[Path, Option(help="Folder for the picture and the rows.")]

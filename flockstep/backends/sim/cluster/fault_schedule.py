@@ -33,14 +33,15 @@ class Outages:
 
     def __init__(self, faults: Iterable[Fault], size: int) -> None:
         self.pauses: list[Spans] = [()] * size
-        self._partitions: list[tuple[tuple[float, float], list[int]]] = []
+        self.partitions: list[tuple[tuple[float, float], list[int]]] = []
+        """From when until when, and the number of each node's side."""
         for fault in faults:
             # One without length would be nothing but an event.
             if isinstance(fault, Pause) and fault.span[1] > fault.span[0]:
                 self.pauses[fault.node] = sorted([*self.pauses[fault.node], fault.span])
             elif isinstance(fault, Partition) and fault.span[1] > fault.span[0]:
-                self._partitions.append((fault.span, fault.sides(size)))
-        cut = [span for span, sides in self._partitions if len(set(sides)) > 1]
+                self.partitions.append((fault.span, fault.sides(size)))
+        cut = [span for span, sides in self.partitions if len(set(sides)) > 1]
         self.anywhere: Spans = sorted([*cut, *(span for spans in self.pauses for span in spans)])
         """When a collective stands still: it needs everybody and every way."""
 
@@ -48,8 +49,15 @@ class Outages:
         """When nothing moves from one node to another."""
         if not self.anywhere:
             return ()
-        cut = [span for span, sides in self._partitions if sides[a] != sides[b]]
+        cut = [span for span, sides in self.partitions if sides[a] != sides[b]]
         return sorted([*self.pauses[a], *self.pauses[b], *cut])
+
+    def among(self, ranks: Sequence[int]) -> Spans:
+        """When something that needs all of these nodes stands still."""
+        if not self.anywhere:
+            return ()
+        cut = [span for span, sides in self.partitions if len({sides[rank] for rank in ranks}) > 1]
+        return sorted([*cut, *(span for rank in ranks for span in self.pauses[rank])])
 
 
 class MessageLosses:
