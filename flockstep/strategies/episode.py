@@ -192,7 +192,7 @@ class _Steps:
             self._usual, self._gamma = UsualCap(node), node.keep("gamma", self._gamma)
 
     async def everyone_with(self, own: Tensor, mean: Mean) -> Tensor:
-        """G + (1/n) sum_i change of G_i; all anew where nodes died or came, since changes are of those who had a part."""
+        """G + (1/n) sum_i change of G_i; where nodes died or came, anew: changes are of those who had a part in G."""
         before = self._node.view
         everyone = self.everyone + await mean(own - self.own)
         return everyone if self._node.view == before else await mean(own)
