@@ -12,5 +12,6 @@ limits           the one timeout, and all deadlines that follow from it
 mailbox          handlers, questions, letters
 heartbeat        signs of life
 endpoint         all of it, on an address, with keys
+lingering        how long a node whose loop has ended answers the others
 mail_fabric      a node's way to the others by mail alone
 """

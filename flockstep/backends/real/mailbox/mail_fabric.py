@@ -15,8 +15,9 @@ from typing import Any, NoReturn
 from torch import Tensor
 
 from flockstep.backends.real.mailbox.endpoint import Endpoint
+from flockstep.backends.real.mailbox.lingering import wait_for_the_living
 from flockstep.backends.real.mailbox.mailbox import Mailbox
-from flockstep.errors import Deadlock, FlockstepError, LostPeer
+from flockstep.errors import FlockstepError, LostPeer
 from flockstep.message import Message
 from flockstep.node import Handler
 
@@ -96,12 +97,9 @@ class MailFabric:
         for peer in self.reachable():
             with suppress(LostPeer):
                 box.knock(peer)
-        with box.members.changed:
-            together = box.members.changed.wait_for(lambda: box.members.all_have_left() or self._error, self.timeout)
+        wait_for_the_living(box.members, self.timeout, lambda: self._error)
         if self._error is not None:
             raise self._error
-        if not together:
-            raise Deadlock(f"node {self._rank} has returned and waited {self.timeout:g} s for the others to")
 
     def close(self) -> None:
         if self._house is not None:
