@@ -40,8 +40,9 @@ when one node fails, the others are stopped.
 nothing, and one can come late, given the address of any that lives:
   flockstep run -n 4 --keep-going --port 29600 train.py
   flockstep run --join 127.0.0.1:29601 train.py
-With `--max-restarts` a node that dies is started again, alone. Between machines
-their mailboxes need keys: see `flockstep keys create --help`.
+With `--max-restarts` a node that dies is started again, alone; when all die at
+once, they go on from their checkpoints (`fs.join(..., resume=, save_every=)`).
+Between machines their mailboxes need keys: see `flockstep keys create --help`.
 
 \b
 [bold]To see it train[/bold], on a page of this machine:

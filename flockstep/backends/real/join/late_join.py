@@ -46,7 +46,7 @@ def _place(contacts: str, wanted: str | None) -> RealPlace:
     def make(one_sided: bool) -> Fabric:
         if not one_sided:
             raise FlockstepError(f"node {rank} comes late: only a one-sided strategy takes nodes in while it runs")
-        return MailFabric(rank, size, identity.timeout, lambda: _endpoint(identity, rank), newcomer=True)
+        return MailFabric(rank, size, identity.timeout, lambda: _endpoint(identity, rank), newcomer=True, founder=False)
 
     return RealPlace(rank, size, 0, make)
 

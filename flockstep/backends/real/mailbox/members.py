@@ -147,6 +147,11 @@ class Members:
         with self.changed:
             return tuple(rank for rank in self.alive() if rank not in self._known)
 
+    def ended(self) -> set[int]:
+        """Who had left when it was lost: most likely its program has come to its end."""
+        with self.changed:
+            return {rank for rank in self._lost if rank in self._known and self._known[rank].left}
+
     def everyone(self) -> str:
         """All that is known, for one who comes late."""
         with self.changed:
