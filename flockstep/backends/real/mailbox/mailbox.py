@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections import defaultdict, deque
 from collections.abc import Callable
-from queue import SimpleQueue
 
 from flockstep.backends.real.mailbox.client import Calls, Connections
 from flockstep.backends.real.mailbox.http import Deadline
+from flockstep.backends.real.mailbox.letters import Full, Letters
 from flockstep.backends.real.mailbox.limits import Limits
 from flockstep.backends.real.mailbox.members import Members
 from flockstep.backends.real.mailbox.memory import Buffers, Staging
@@ -42,9 +41,7 @@ class Mailbox:
         self.handling = threading.Lock()
         """Held while a handler runs."""
         self._handlers: dict[str, Handler] = {}
-        self._inbox: dict[int, deque[Message]] = defaultdict(deque)
-        self._outboxes: dict[int, SimpleQueue[Message | None]] = {}
-        self._posts: list[threading.Thread] = []
+        self._letters = Letters(members, limits, self._carry)
         self._closed = False
         buffers, staging = Buffers(), Staging()
         context = None if keys is None else keys.client_context()
@@ -133,42 +130,27 @@ class Mailbox:
     # Letters ----------------------------------------------------------------------------------------------------
 
     def send(self, peer: int, message: Message) -> None:
-        """Queue a letter; one thread per peer carries them, in order."""
-        with self._changed:
-            if self._closed:
-                raise self._lost(peer, "send", "this mailbox is closed")
-            if peer not in self._outboxes:
-                self._outboxes[peer] = SimpleQueue()
-                thread = threading.Thread(target=self._post, args=(peer,), name=f"letters to node {peer}", daemon=True)
-                self._posts.append(thread)
-                thread.start()
-        self._outboxes[peer].put(message)
+        """Queue a letter; LostPeer where a peer has taken none for so long that no more may wait."""
+        self._letters.send(peer, message)
 
     def receive(self, peer: int) -> Message:
         """Block until the next letter of a peer is here."""
-        seconds = self._limits.timeout
-        with self._changed:
-            self._changed.wait_for(lambda: self._inbox[peer] or peer in self.members.lost() or self._closed, seconds)
-            if self._inbox[peer]:
-                return self._inbox[peer].popleft()
-        raise self._lost(peer, "receive", self.members.lost().get(peer, f"nothing came in {seconds:g} s"))
+        return self._letters.receive(peer)
 
-    def _post(self, peer: int) -> None:
-        while (message := self._outboxes[peer].get()) is not None:
-            try:
-                self._call(Kind.SEND, peer, "", message, self._limits.timeout, "send")
-            except LostPeer:
-                # Noted among the members; a letter has nobody waiting for its way back.
-                continue
+    def _carry(self, peer: int, message: Message) -> None:
+        try:
+            self._call(Kind.SEND, peer, "", message, self._limits.timeout, "send")
+        except LostPeer as lost:
+            if isinstance(lost.__cause__, Refused) and lost.__cause__.status == Full.STATUS:
+                raise Full(lost.__cause__.reason) from lost
+            raise
 
     # ------------------------------------------------------------------------------------------------------------
 
     def _take(self, frame: Frame, message: Message) -> Message:
         """What the desk received, by kind; the reply."""
         if frame.kind is Kind.SEND:
-            with self._changed:
-                self._inbox[frame.sender].append(message)
-                self._changed.notify_all()
+            self._letters.deliver(frame.sender, message)
         if frame.kind is not Kind.ASK:
             return NOTHING
         with self._changed:
@@ -198,8 +180,4 @@ class Mailbox:
             self._closed = True
             self._changed.notify_all()
         self._connections.close()
-        for outbox in self._outboxes.values():
-            outbox.put(None)
-        for thread in self._posts:
-            if thread is not threading.current_thread():
-                thread.join()
+        self._letters.close()
