@@ -92,6 +92,7 @@ def open_endpoint(
     server = Server(site.host, context=context, handshake=limits.connect, port=site.port)
     members = Members(Member(rank, format_address(site.host, server.port), incarnation), size)
     box = Mailbox(run, members, limits, keys=site.keys, find=find)
+    box.desk.know = server.know
     server.start(box.serve)
     return Endpoint(box, server, Heartbeat(box, limits))
 

@@ -48,6 +48,8 @@ class RequestHandler:
         self._buffers, self._staging, self._secured = buffers, staging, secured
         self.doubt: Callable[[int], None] = lambda rank: None
         """Told of a node whose connection ended: it may have died."""
+        self.know: Callable[[], None] = lambda: None
+        """Told that the connection which this thread attends to is a node's of this run."""
         self.metrics: Callable[[], str] | None = None
         """What is shown at ``/metrics``, where there is a node to tell."""
 
@@ -60,7 +62,9 @@ class RequestHandler:
             while not last:
                 exchange = Exchange(connection, client=False)
                 try:
-                    head = exchange.read(Deadline(self._limits.silence))
+                    # Nodes that connect say something at once.
+                    patience = self._limits.connect if speaker is None else self._limits.silence
+                    head = exchange.read(Deadline(patience))
                     last = exchange.last
                     if head.target == b"GET /about" and not head.length:
                         self._tell(exchange, self._about(), b"application/json")
@@ -86,6 +90,7 @@ class RequestHandler:
         reader = Reader(exchange.connection, head.rest, Deadline(self._limits.timeout))
         frame = read_frame(head, reader)
         self._admit(frame, identity)
+        self.know()
         message = read_message(frame, reader, self._buffers)
         try:
             self._members.learn(head.peers)

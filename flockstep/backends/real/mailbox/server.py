@@ -1,16 +1,24 @@
-"""Who listens: a thread accepts, each connection has a thread of its own that blocks, and none outlives the end."""
+"""Who listens: a thread accepts, each connection has a thread of its own that blocks, and none outlives the end.
+
+Whoever has not shown yet that it is of the run, by a certificate or by a first message, is a stranger. Few of them are
+let in at once, and the one who has been there longest makes room: however many connect, nodes keep theirs.
+"""
 
 from __future__ import annotations
 
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 
 _BACKLOG = 128
 _MOST_CONNECTIONS = 4096
+_MOST_STRANGERS = 64
 _BREATH = 0.1
+# What threads may take to end, once nothing comes on their connections any more.
+_PATIENCE = 5.0
 
 
 class Server:
@@ -24,6 +32,8 @@ class Server:
         self.port: int = self._listener.getsockname()[1]
         self._lock = threading.Lock()
         self._open: dict[threading.Thread, socket.socket] = {}
+        # In the order in which they came.
+        self._strangers: dict[threading.Thread, None] = {}
         self._closed = threading.Event()
         self._acceptor = threading.Thread(target=self._accept, name="mailbox", daemon=True)
 
@@ -32,8 +42,13 @@ class Server:
         self._serve = serve
         self._acceptor.start()
 
-    def close(self) -> None:
-        """Stop listening, end every connection, and wait until their threads are gone."""
+    def know(self) -> None:
+        """Whoever is on the connection that this thread attends to is of the run."""
+        with self._lock:
+            self._strangers.pop(threading.current_thread(), None)
+
+    def close(self) -> list[threading.Thread]:
+        """Stop listening, end every connection, and wait until their threads are gone; those that do not end."""
         self._closed.set()
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
@@ -41,12 +56,12 @@ class Server:
         with self._lock:
             threads = dict(self._open)
         for connection in threads.values():
-            # Wakes whoever reads or writes there; the thread itself closes it.
-            with suppress(OSError):
-                socket.socket.shutdown(connection, socket.SHUT_RDWR)
-        for thread in (self._acceptor, *threads):
-            if thread is not threading.current_thread():
-                thread.join()
+            _hang_up(connection)
+        ours = [thread for thread in (self._acceptor, *threads) if thread is not threading.current_thread()]
+        end = time.monotonic() + _PATIENCE
+        for thread in ours:
+            thread.join(max(0.0, end - time.monotonic()))
+        return [thread for thread in ours if thread.is_alive()]
 
     def _accept(self) -> None:
         while not self._closed.is_set():
@@ -58,9 +73,11 @@ class Server:
                 continue
             thread = threading.Thread(target=self._attend, args=(connection,), name="mailbox connection", daemon=True)
             with self._lock:
-                welcome = not self._closed.is_set() and len(self._open) < _MOST_CONNECTIONS
+                known = len(self._open) - len(self._strangers)
+                welcome = not self._closed.is_set() and known < _MOST_CONNECTIONS
                 if welcome:
                     self._open[thread] = connection
+                    self._strangers[thread] = None
             if not welcome:
                 connection.close()
                 continue
@@ -70,8 +87,21 @@ class Server:
                 # Out of threads, which may pass too.
                 with self._lock:
                     del self._open[thread]
+                    self._strangers.pop(thread, None)
                 connection.close()
                 self._closed.wait(_BREATH)
+            self._make_room()
+
+    def _make_room(self) -> None:
+        """Let the stranger go who came first, where there are too many, and wait until it has gone."""
+        with self._lock:
+            if len(self._strangers) <= _MOST_STRANGERS:
+                return
+            first = next(iter(self._strangers))
+            del self._strangers[first]
+            _hang_up(self._open[first])
+        # Else connections would come faster than they go.
+        first.join(_PATIENCE)
 
     def _attend(self, connection: socket.socket) -> None:
         try:
@@ -84,6 +114,7 @@ class Server:
             with self._lock:
                 # The secured one, if it came to that: it took the plain one's place.
                 current = self._open.pop(threading.current_thread())
+                self._strangers.pop(threading.current_thread(), None)
             current.close()
 
     def _secured(self, connection: socket.socket) -> socket.socket:
@@ -94,7 +125,14 @@ class Server:
         secured = self._context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
         with self._lock:
             self._open[threading.current_thread()] = secured
-            if self._closed.is_set():
+            if self._closed.is_set() or threading.current_thread() not in self._strangers:
                 raise ConnectionAbortedError("closed while it was secured")
         secured.do_handshake()
+        self.know()
         return secured
+
+
+def _hang_up(connection: socket.socket) -> None:
+    """Wake whoever reads or writes there; the thread itself closes it."""
+    with suppress(OSError):
+        socket.socket.shutdown(connection, socket.SHUT_RDWR)
