@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from flockstep.backends.real.mailbox.client import Calls, Connections
 from flockstep.backends.real.mailbox.http import Deadline
@@ -22,6 +23,12 @@ from flockstep.backends.real.security.keys import Keys, name_of
 from flockstep.errors import LostPeer
 from flockstep.message import NOTHING, Message
 from flockstep.node import Handler
+
+_GLANCE = 0.1
+
+
+class Busy(Failed):
+    """Another handler runs, and does not end: the connection stays good."""
 
 
 class Mailbox:
@@ -42,6 +49,7 @@ class Mailbox:
         """Held while a handler runs."""
         self._handlers: dict[str, Handler] = {}
         self._letters = Letters(members, limits, self._carry)
+        self._answering: dict[threading.Thread, str] = {}
         self._closed = False
         buffers, staging = Buffers(), Staging()
         context = None if keys is None else keys.client_context()
@@ -158,14 +166,36 @@ class Mailbox:
             if not found or self._closed:
                 raise Refused(f"node {self._rank} has no handler for {frame.topic!r}", 404)
         try:
-            with self.handling:
+            with self._turn(frame):
                 # Looked up here: the one that answered when the question came may have been replaced since.
                 reply = self._handlers[frame.topic](frame.sender, message)
             if not isinstance(reply, Message):
                 raise TypeError(f"a handler must return a Message, got {type(reply).__name__}")
             return reply
+        except Busy:
+            raise
         except Exception as error:
             raise Failed(f"node {self._rank} failed, {type(error).__name__}: {error}") from error
+
+    @contextmanager
+    def _turn(self, frame: Frame) -> Iterator[None]:
+        """This thread's turn to handle something; Busy where it does not come while anybody waits for the answer."""
+        deadline = Deadline(self._limits.reply)
+        # A little at a time: nobody can wake one who waits for a lock, and behind a handler that hangs it never comes.
+        while not self.handling.acquire(timeout=_GLANCE):
+            if self._closed or deadline.is_over:
+                raise Busy(f"node {self._rank} is busy with another question, and had no time for {frame.topic!r}")
+        me = threading.current_thread()
+        self._answering[me] = f"{frame.topic!r}, asked by node {frame.sender}"
+        try:
+            yield
+        finally:
+            self._answering.pop(me, None)
+            self.handling.release()
+
+    def answering(self, thread: threading.Thread) -> str | None:
+        """Which handler runs on a thread, if one does."""
+        return self._answering.get(thread)
 
     def _lost(self, peer: int, verb: str, why: str) -> LostPeer:
         return LostPeer(f"node {self._rank} lost node {peer} in {verb}: {why}", rank=self._rank)
