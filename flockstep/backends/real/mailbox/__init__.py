@@ -7,6 +7,7 @@ server           listens: one thread per connection
 client           calls: a frame and its data there, a frame and its data back, over connections used again
 request_handler  the answering side of a connection
 identity_query   what a mailbox says of itself
+numbers          which numbers are promised to nodes that come
 members          every node's address and incarnation, who was lost, who has left
 limits           the one timeout, and all deadlines that follow from it
 mailbox          handlers and questions

@@ -15,6 +15,7 @@ from flockstep.backends.real.mailbox.http import PATH, ClosedEarly, Deadline, Ex
 from flockstep.backends.real.mailbox.limits import Limits
 from flockstep.backends.real.mailbox.members import Members
 from flockstep.backends.real.mailbox.memory import Buffers, Staging
+from flockstep.backends.real.mailbox.numbers import ADDRESS, Numbers
 from flockstep.backends.real.mailbox.wire import VERSION, Frame, Kind, Refused
 from flockstep.backends.real.metrics import CONTENT_TYPE
 from flockstep.backends.real.security.keys import rank_of
@@ -46,6 +47,7 @@ class RequestHandler:
     ) -> None:
         self._run, self._members, self._limits, self._take = run, members, limits, take
         self._buffers, self._staging, self._secured = buffers, staging, secured
+        self.numbers = Numbers(run, members)
         self.doubt: Callable[[int], None] = lambda rank: None
         """Told of a node whose connection ended: it may have died."""
         self.know: Callable[[], None] = lambda: None
@@ -71,6 +73,9 @@ class RequestHandler:
                         continue
                     if head.target == b"GET /metrics" and not head.length and self.metrics is not None:
                         self._tell(exchange, self.metrics(), CONTENT_TYPE)
+                        continue
+                    if head.target.startswith(ADDRESS) and not head.length:
+                        self._tell(exchange, self.numbers.answer(head.target), b"application/json")
                         continue
                     speaker = self._serve(exchange, head, identity)
                 except Failed as failed:
