@@ -16,6 +16,7 @@ from flockstep.backends.real.security.keys import create, home_of
 
 pytestmark = pytest.mark.slow
 SCRIPT = Path(__file__).with_name("flock.py")
+PATHS = os.pathsep.join([str(SCRIPT.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
 PATIENCE = 60
 
 
@@ -26,7 +27,7 @@ class Script:
         self._errors = errors.open("w+")
         self.process = subprocess.Popen(
             [sys.executable, str(SCRIPT)],
-            env=os.environ | {"PYTHONPATH": str(SCRIPT.parent), "FLOCKSTEP_TIMEOUT": "6 s"} | environment,
+            env=os.environ | {"PYTHONPATH": PATHS, "FLOCKSTEP_TIMEOUT": "6 s"} | environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
