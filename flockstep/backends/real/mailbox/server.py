@@ -1,7 +1,8 @@
 """Who listens: a thread accepts, each connection has a thread of its own that blocks, and none outlives the end.
 
 Whoever has not shown yet that it is of the run, by a certificate or by a first message, is a stranger. Few of them are
-let in at once, and the one who has been there longest makes room: however many connect, nodes keep theirs.
+let in at once, and the one who has been there longest makes room: however many connect, nodes keep theirs. But each has
+a moment's time, so that many nodes that come at once do not push each other out.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from contextlib import suppress
 
 _BACKLOG = 128
 _MOST_CONNECTIONS = 4096
-_MOST_STRANGERS = 64
+_MOST_STRANGERS = 128
+_MOMENT = 0.5
 _BREATH = 0.1
 # What threads may take to end, once nothing comes on their connections any more.
 _PATIENCE = 5.0
@@ -30,10 +32,11 @@ class Server:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._listener = socket.create_server((host, port), family=family, backlog=_BACKLOG)
         self.port: int = self._listener.getsockname()[1]
-        self._lock = threading.Lock()
+        self._lock = threading.Condition()
+        """Notified when there is a stranger less."""
         self._open: dict[threading.Thread, socket.socket] = {}
-        # In the order in which they came.
-        self._strangers: dict[threading.Thread, None] = {}
+        # In the order in which they came, and when that was.
+        self._strangers: dict[threading.Thread, float] = {}
         self._closed = threading.Event()
         self._acceptor = threading.Thread(target=self._accept, name="mailbox", daemon=True)
 
@@ -46,6 +49,7 @@ class Server:
         """Whoever is on the connection that this thread attends to is of the run."""
         with self._lock:
             self._strangers.pop(threading.current_thread(), None)
+            self._lock.notify_all()
 
     def close(self) -> list[threading.Thread]:
         """Stop listening, end every connection, and wait until their threads are gone; those that do not end."""
@@ -65,6 +69,7 @@ class Server:
 
     def _accept(self) -> None:
         while not self._closed.is_set():
+            self._make_room()
             try:
                 connection, _ = self._listener.accept()
             except OSError:
@@ -77,7 +82,7 @@ class Server:
                 welcome = not self._closed.is_set() and known < _MOST_CONNECTIONS
                 if welcome:
                     self._open[thread] = connection
-                    self._strangers[thread] = None
+                    self._strangers[thread] = time.monotonic()
             if not welcome:
                 connection.close()
                 continue
@@ -90,14 +95,18 @@ class Server:
                     self._strangers.pop(thread, None)
                 connection.close()
                 self._closed.wait(_BREATH)
-            self._make_room()
 
     def _make_room(self) -> None:
-        """Let the stranger go who came first, where there are too many, and wait until it has gone."""
+        """Where there are too many strangers, wait until one has gone: if need be the first, whose moment is over."""
         with self._lock:
-            if len(self._strangers) <= _MOST_STRANGERS:
-                return
-            first = next(iter(self._strangers))
+            while True:
+                if len(self._strangers) < _MOST_STRANGERS or self._closed.is_set():
+                    return
+                first, since = next(iter(self._strangers.items()))
+                left = since + _MOMENT - time.monotonic()
+                if left <= 0:
+                    break
+                self._lock.wait(left)
             del self._strangers[first]
             _hang_up(self._open[first])
         # Else connections would come faster than they go.
@@ -115,6 +124,7 @@ class Server:
                 # The secured one, if it came to that: it took the plain one's place.
                 current = self._open.pop(threading.current_thread())
                 self._strangers.pop(threading.current_thread(), None)
+                self._lock.notify_all()
             current.close()
 
     def _secured(self, connection: socket.socket) -> socket.socket:

@@ -1,5 +1,6 @@
 """Whoever has not shown that it is of the run holds few connections, and takes none from nodes."""
 
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 
 import pytest
@@ -17,6 +18,7 @@ KNOCK = 4
 @pytest.fixture(autouse=True)
 def few(monkeypatch):
     monkeypatch.setattr(server, "_MOST_STRANGERS", FEW)
+    monkeypatch.setattr(server, "_MOMENT", 0.01)
 
 
 @pytest.fixture(params=["keys", "no keys"])
@@ -69,6 +71,18 @@ def test_a_node_that_connects_anew_gets_in_among_them(pair):
         first.box._connections.forget(second.box.members.me.address)
         first.box.knock(1)
         assert sockets
+
+
+def test_many_nodes_that_come_at_once_do_not_push_each_other_out(houses, tmp_path, monkeypatch):
+    monkeypatch.setattr(server, "_MOMENT", SECONDS)
+    nodes = 3 * FEW
+    create(tmp_path, nodes)
+    target, *others = (houses(rank, nodes, keys=Keys.find(tmp_path, rank)) for rank in range(nodes))
+    for other in others:
+        other.box.members.learn(str(target.box.members.me))
+    with ThreadPoolExecutor(len(others)) as pool:
+        for _ in pool.map(lambda other: other.box.knock(0), others):
+            pass
 
 
 def test_those_who_ask_about_a_house_without_a_word_of_the_run_are_strangers(houses):
