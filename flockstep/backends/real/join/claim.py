@@ -80,7 +80,7 @@ class Claim:
 
     def _next(self) -> int:
         others = {number for number, token in self.promised.items() if token != self._token}
-        taken = {*range(self.size), *self._members, *others, *self._refused}
+        taken: set[int] = {*range(self.size), *self._members, *others, *self._refused}
         if self._allowed is None:
             if max(taken) + 1 >= MOST_RANKS:
                 raise FlockstepError(f"no number below {MOST_RANKS} is left")
