@@ -165,10 +165,7 @@ def join(
 def _enter(
     seat: place.Place, node: JoinedNode, description: str, strategy: Strategy, resume: str | Path | None
 ) -> None:
-    if seat.admit(node, description):
-        if resume is not None:
-            checkpoint.load_own(node, Path(resume))
-    else:
+    if not seat.admit(node, description, None if resume is None else Path(resume)):
         node.driver.call(initial_sync.compare(node, description))
         if resume is None or not node.driver.call(checkpoint.load(node, Path(resume))):
             node.driver.call(initial_sync.take_weights_of_node_0(node))

@@ -16,8 +16,10 @@ import typer
 
 from flockstep import check, units
 from flockstep.backends.loop.shown_losses import SHOWN
+from flockstep.backends.real.security.keys import ranks_in
 from flockstep.cli.support import consoles, supervise, watch_session
 from flockstep.cores import cores
+from flockstep.errors import nodes_named
 
 HELP = """Run your own training script on several processes, one node each.
 
@@ -40,8 +42,9 @@ when one node fails, the others are stopped.
 nothing, and one can come late, given the address of any that lives:
   flockstep run -n 4 --keep-going --port 29600 train.py
   flockstep run --join 127.0.0.1:29601 train.py
-With `--max-restarts` a node that dies is started again, alone. Between machines
-their mailboxes need keys: see `flockstep keys create --help`.
+With `--max-restarts` a node that dies is started again, alone; when all die at
+once, they go on from their checkpoints (`fs.join(..., resume=, save_every=)`).
+Between machines their mailboxes need keys: see `flockstep keys create --help`.
 
 \b
 [bold]To see it train[/bold], on a page of this machine:
@@ -78,7 +81,8 @@ Join = Annotated[
     typer.Option("--join", help="HOST:PORT of a node of a run that is under way; several, separated by commas."),
 ]
 Rank = Annotated[
-    int | None, typer.Option("--rank", help="With --join: this node's number; the next free one unless given.")
+    int | None,
+    typer.Option("--rank", help="With --join: this node's number. Unless given, its keys', or the next free."),
 ]
 KeysFolder = Annotated[
     Path | None, typer.Option("--keys", help="Folder of `flockstep keys create`, or this machine's part of it.")
@@ -130,6 +134,8 @@ def run(
         command = [str(script), *(arguments or ())]
         if rank is not None and not join:
             raise ValueError("--rank is for a node that joins; give --join HOST:PORT as well")
+        if join and rank is None:
+            _check_keys_of_newcomers(processes)
         with watch_session.watching(watch, journal, fresh=nnodes == 1 and not join):
             if join:
                 code = supervise.keep_going(command, supervise.newcomers(processes, join, rank), restarts=max_restarts)
@@ -158,6 +164,14 @@ def _set_mailboxes(keys: Path | None, host: str | None, port: int | None, insecu
         os.environ["FLOCKSTEP_HOST"] = host
     if insecure:
         os.environ["FLOCKSTEP_INSECURE"] = "1"
+
+
+def _check_keys_of_newcomers(processes: int) -> None:
+    """With keys, as many nodes can join as there are certificates."""
+    folder = os.environ.get("FLOCKSTEP_KEYS")
+    ranks = ranks_in(Path(folder)) if folder else None
+    if ranks is not None and 0 < len(ranks) < processes:
+        raise ValueError(f"{processes} nodes cannot join with the keys in {folder}, which are of {nodes_named(ranks)}")
 
 
 def _machine(machines: int, rank: int | None, endpoint: str | None) -> int:

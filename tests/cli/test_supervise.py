@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from flockstep.backends.real.security import keys
 from flockstep.cli import app
 from flockstep.cli.support import supervise
 
@@ -101,6 +102,16 @@ def test_one_that_joins_is_told_whom(tmp_path):
     assert [node["RANK"] for node in told(done)] == ["7", "8"]
 
 
+def test_several_that_join_need_no_numbers_but_keys_of_their_own(tmp_path):
+    keys.create(tmp_path / "keys", 2)
+    done = run(tmp_path, TELL, "--join", "127.0.0.1:1", "-n", "2", "--keys", "keys")
+    assert [node["RANK"] for node in told(done)] == [None, None]
+    done = run(tmp_path, TELL, "--join", "127.0.0.1:1", "-n", "3", "--keys", "keys")
+    assert done.returncode == 2
+    assert "3 nodes cannot join with the keys in" in done.stderr
+    assert "which are of nodes 0, 1" in done.stderr
+
+
 @pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_all_and_leaves_nobody(tmp_path, sign):
     (tmp_path / "script.py").write_text("import os\nos.write(1, b'%d\\n' % os.getpid())\nwhile True: os.read(0, 1)\n")
@@ -147,7 +158,6 @@ def test_nor_does_one_that_comes_while_nodes_are_started(monkeypatch, sign, whic
     ("arguments", "words"),
     [
         (("--rank", "1"), "--rank is for a node that joins"),
-        (("--join", "a:1", "-n", "2"), "give the first with --rank"),
         (("--keep-going", "--nnodes", "2"), "needs --node-rank and --rdzv-endpoint"),
         (("--keep-going", "--node-rank", "1"), "are for several machines"),
         (("--keep-going", "--port", "70000"), "--port must be between 1 and 65535, got 70000"),

@@ -80,7 +80,7 @@ def save(node: JoinedNode, folder: Path, moment: Moment | None = None) -> Path:
     _write(target / f"node-{node.rank:04d}.safetensors", tensors, plain)
     if node.one_sided:
         # Nodes stand at different steps, and nobody waits for a checkpoint to be complete: each keeps its own.
-        for file in sorted(folder.glob(f"step-*/node-{node.rank:04d}.safetensors"))[:-_KEPT_STEPS]:
+        for file in _own(node, folder)[:-_KEPT_STEPS]:
             file.unlink()
             with suppress(OSError):
                 file.parent.rmdir()
@@ -123,10 +123,20 @@ async def load(node: JoinedNode, folder: Path) -> bool:
 
 def load_own(node: JoinedNode, folder: Path) -> bool:
     """Take up this node's own newest file, whatever the others do: for runs whose nodes step on their own."""
-    files = sorted(folder.glob(f"step-*/node-{node.rank:04d}.safetensors"))
+    files = _own(node, folder)
     if files:
         _restore(node, files[-1], exactly=True)
     return bool(files)
+
+
+def newest_own(node: JoinedNode, folder: Path) -> int | None:
+    """The step at which ``load_own`` would go on; None where there is nothing to go on from."""
+    files = _own(node, folder)
+    return int(files[-1].parent.name.removeprefix("step-")) if files else None
+
+
+def _own(node: JoinedNode, folder: Path) -> list[Path]:
+    return sorted(folder.glob(f"step-*/node-{node.rank:04d}.safetensors"))
 
 
 def complete(folder: Path) -> list[int]:

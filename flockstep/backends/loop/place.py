@@ -6,6 +6,7 @@ Set by whoever starts the loop (a launched process, a thread, a virtual node); f
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -31,8 +32,8 @@ class Place(Protocol):
     ) -> JoinedNode:
         """A node for this seat, with a driver that performs what its backend's verbs await; ``strategy`` in words."""
 
-    def admit(self, node: JoinedNode, strategy: str) -> bool:
-        """Let a node of a one-sided run come in by itself; False where nodes come in together."""
+    def admit(self, node: JoinedNode, strategy: str, checkpoints: Path | None) -> bool:
+        """Let a node of a one-sided run come in by itself, with its own checkpoint; False where nodes come together."""
 
     def leave(self, node: JoinedNode) -> None:
         """The loop ended well: wait for background work, and leave together."""

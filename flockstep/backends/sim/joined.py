@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Generator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -77,7 +78,7 @@ class SimPlace:
         self.last = node
         return node
 
-    def admit(self, node: JoinedNode, strategy: str) -> bool:
+    def admit(self, node: JoinedNode, strategy: str, checkpoints: Path | None) -> bool:
         """Virtual nodes are all there from the beginning, and come in together."""
         return False
 

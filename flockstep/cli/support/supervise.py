@@ -75,9 +75,8 @@ def founders(processes: int, machines: int, machine: int, endpoint: str | None) 
 def newcomers(processes: int, contacts: str, rank: int | None) -> list[dict[str, str]]:
     """The environments of nodes that come to a run that is under way."""
     if rank is None:
-        if processes > 1:
-            raise ValueError("several nodes that join at once need numbers of their own: give the first with --rank")
-        return [{"FLOCKSTEP_JOIN": contacts}]
+        # Each asks the run for a number; they need others only where they listen.
+        return [{"FLOCKSTEP_JOIN": contacts, "LOCAL_RANK": str(local)} for local in range(processes)]
     return [
         {"FLOCKSTEP_JOIN": contacts, "RANK": str(rank + local), "LOCAL_RANK": str(local)} for local in range(processes)
     ]

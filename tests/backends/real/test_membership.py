@@ -12,8 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from flockstep.backends.real.security.keys import create, home_of
+
 pytestmark = pytest.mark.slow
 SCRIPT = Path(__file__).with_name("flock.py")
+PATHS = os.pathsep.join([str(SCRIPT.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
 PATIENCE = 60
 
 
@@ -24,7 +27,7 @@ class Script:
         self._errors = errors.open("w+")
         self.process = subprocess.Popen(
             [sys.executable, str(SCRIPT)],
-            env=os.environ | {"PYTHONPATH": str(SCRIPT.parent), "FLOCKSTEP_TIMEOUT": "6 s"} | environment,
+            env=os.environ | {"PYTHONPATH": PATHS, "FLOCKSTEP_TIMEOUT": "6 s"} | environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
@@ -150,6 +153,28 @@ def test_one_who_comes_late_needs_nobody_but_a_living_node(founders, start):
     assert said["rank"] == 2
     nodes[1].until(lambda line: line["peers"] == [2])
     assert end_close_together([nodes[1], late])
+
+
+def test_two_who_come_at_once_have_numbers_of_their_own(founders, start):
+    nodes = founders(2)
+    for node in nodes:
+        node.further(5)
+    late = [start(FLOCKSTEP_JOIN=nodes[i].last["address"]) for i in range(2)]
+    assert {each.until(lambda line: line["step"] >= 5)["rank"] for each in late} == {2, 3}
+    for node in nodes:
+        node.until(lambda line: {2, 3} <= {*line["peers"]})
+    assert end_close_together([*nodes, *late])
+
+
+def test_with_keys_one_who_comes_late_is_who_its_certificate_says(founders, start, tmp_path):
+    create(tmp_path / "keys", 4)
+    nodes = founders(2, FLOCKSTEP_KEYS=str(tmp_path / "keys"), FLOCKSTEP_HOST="127.0.0.1")
+    for node in nodes:
+        node.further(5)
+    own = {"FLOCKSTEP_KEYS": str(home_of(tmp_path / "keys", 3)), "FLOCKSTEP_HOST": "127.0.0.1"}
+    late = start(FLOCKSTEP_JOIN=nodes[0].last["address"], **own)
+    assert late.until(lambda line: line["step"] >= 5)["rank"] == 3
+    assert end_close_together([*nodes, late])
 
 
 def test_one_who_comes_late_turns_to_another_when_the_first_falls_silent(founders, start):

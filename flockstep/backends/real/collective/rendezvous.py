@@ -9,6 +9,7 @@ from contextlib import suppress
 from flockstep.backends.real.collective import c10d
 from flockstep.backends.real.mailbox.endpoint import Endpoint, ListenOn, open_endpoint
 from flockstep.backends.real.mailbox.limits import Limits
+from flockstep.backends.real.mailbox.members import Member
 
 LOST = (RuntimeError,)
 """What a store raises when whoever holds it is gone; torch's own errors are of this kind."""
@@ -27,8 +28,13 @@ class Rendezvous:
         # What the run is called: drawn by whoever comes first, the same for all.
         run = bytes.fromhex(self._store.compare_set("run", "", uuid.uuid4().hex).decode())
         house = open_endpoint(run, rank, self._size, Limits(timeout), ListenOn.from_environment(rank), self.find)
-        self._store.set(f"mailbox/{rank}", str(house.box.members.me))
+        self.publish(house.box.members.me)
         return house
+
+    def publish(self, me: Member) -> None:
+        """Let others find this node's line; without a store, they hear of it by mail alone."""
+        with suppress(*LOST):
+            self._store.set(f"mailbox/{me.rank}", str(me))
 
     def comes_again(self, rank: int) -> bool:
         """Whether a node of this number has been here before."""

@@ -64,6 +64,7 @@ class ProbeServer:
             ("call", self._call),
         ):
             self.box.answer(f"doctor {topic}", handler)
+        self.box.desk.know = self._server.know
         self._server.start(self.box.serve)
 
     def __enter__(self) -> Self:

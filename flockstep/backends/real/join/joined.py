@@ -7,7 +7,8 @@ import os
 import time
 from contextlib import suppress
 from datetime import timedelta
-from functools import lru_cache
+from functools import lru_cache, partial
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -99,7 +100,7 @@ class RealPlace:
         self.last = RealJoinedNode(self, model, optimizer, flat, one_sided, strategy)
         return self.last
 
-    def admit(self, node: JoinedNode, strategy: str) -> bool:
+    def admit(self, node: JoinedNode, strategy: str, checkpoints: Path | None) -> bool:
         """One-sided runs over a network are entered one by one."""
         fabric = self.last.fabric if self.last else None
         if type(fabric) is not MailFabric:
@@ -107,7 +108,7 @@ class RealPlace:
         if fabric.newcomer:
             # Later than any before it.
             node.incarnation = time.time_ns() // 10**6
-        door = Admission(node, strategy, fabric.reachable, newcomer=fabric.newcomer)
+        door = Admission(node, strategy, fabric, checkpoints)
         node.driver.call(door.come_in(fabric.timeout, time.sleep))
         return True
 
@@ -184,6 +185,7 @@ def process_fabrics(store: c10d.Store, rank: int, size: int, timeout: float) -> 
             return ProcessFabric(store, rank, size, timeout, section=section)
         meeting = Rendezvous(store, size, section)
         again = meeting.comes_again(rank)
-        return MailFabric(rank, size, timeout, lambda: meeting.open_endpoint(rank, timeout), newcomer=again)
+        house = partial(meeting.open_endpoint, rank, timeout)
+        return MailFabric(rank, size, timeout, house, newcomer=again, publish_leaving=meeting.publish)
 
     return make

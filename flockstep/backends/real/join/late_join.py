@@ -1,15 +1,19 @@
 """A node that comes to a run that is under way: it needs the address of anyone of it, and no store.
 
 FLOCKSTEP_JOIN   HOST:PORT of a mailbox of the run; several, separated by commas, in case some are gone
-RANK             the number to have; the next free one unless given. With keys, the number they are for
+RANK             the number to have. Unless given, the next that nobody has or had; with keys, the one they are for,
+                 or of several the lowest that nobody has or had
 """
 
 from __future__ import annotations
 
+import logging
 import os
-from functools import lru_cache
+from functools import lru_cache, partial
+from pathlib import Path
 
 from flockstep.backends.real.fabric import Fabric
+from flockstep.backends.real.join.claim import Claim, asking
 from flockstep.backends.real.join.joined import RealPlace
 from flockstep.backends.real.launch.cluster_environment import alone_on_purpose
 from flockstep.backends.real.mailbox.endpoint import Endpoint, ListenOn, open_endpoint
@@ -18,10 +22,11 @@ from flockstep.backends.real.mailbox.limits import Limits
 from flockstep.backends.real.mailbox.mail_fabric import MailFabric
 from flockstep.backends.real.mailbox.members import Member, parse_address
 from flockstep.backends.real.mailbox.wire import VERSION, Refused
-from flockstep.backends.real.security.keys import Keys
+from flockstep.backends.real.security.keys import Keys, ranks_in
 from flockstep.errors import FlockstepError, LostPeer
 
 _PATIENCE = 30.0
+_log = logging.getLogger("flockstep")
 
 
 def join_late() -> RealPlace | None:
@@ -35,26 +40,60 @@ def join_late() -> RealPlace | None:
 @lru_cache(maxsize=1)
 def _place(contacts: str, wanted: str | None) -> RealPlace:
     folder = os.environ.get("FLOCKSTEP_KEYS")
-    if folder and wanted is None:
-        raise ValueError("a node that joins a run with keys must say which node's they are: set RANK, or give --rank")
-    keys = Keys.find(folder, int(wanted or 0)) if folder else None
+    allowed = _ranks_with_keys(Path(folder)) if folder else None
+    # A single certificate is of one node: whoever had that number before is this one, started anew.
+    given = allowed[0] if wanted is None and allowed is not None and len(allowed) == 1 else wanted
+    number = None if given is None else int(given)
+    keys = None
+    if folder and allowed is not None:
+        keys = Keys.find(folder, allowed[0] if number is None else number)
     identity = _first_to_answer(contacts.split(","), keys)
+    claim = None
+    if number is None:
+        claim = Claim(identity, asking(identity, keys), allowed)
+        number = claim.settle()
     known = [Member.read(line).rank for line in identity.peers.split(",")]
-    rank = max(known) + 1 if wanted is None else int(wanted)
-    size = max(*known, rank, identity.size - 1) + 1
+    came = False
 
     def make(one_sided: bool) -> Fabric:
+        nonlocal came
         if not one_sided:
-            raise FlockstepError(f"node {rank} comes late: only a one-sided strategy takes nodes in while it runs")
-        return MailFabric(rank, size, identity.timeout, lambda: _endpoint(identity, rank), newcomer=True)
+            raise FlockstepError(
+                f"node {place.rank} comes late: only a one-sided strategy takes nodes in while it runs"
+            )
+        if claim is not None and not came:
+            _settle_again(place, claim)
+        came = True
+        house = partial(_endpoint, identity, place.rank, {} if claim is None else claim.promised)
+        return MailFabric(place.rank, place.size, identity.timeout, house, newcomer=True, founder=False)
 
-    return RealPlace(rank, size, 0, make)
+    place = RealPlace(number, max(*known, number, identity.size - 1) + 1, 0, make)
+    return place
 
 
-def _endpoint(identity: Identity, rank: int) -> Endpoint:
+def _settle_again(place: RealPlace, claim: Claim) -> None:
+    """Right before it comes in, ask those who are there by now: hours may have passed, and members died."""
+    number = claim.settle(place.rank)
+    if number != place.rank:
+        _log.warning("the number %d, which this node had, is another's by now: it is node %d", place.rank, number)
+        place.rank, place.size = number, max(place.size, number + 1)
+
+
+def _ranks_with_keys(folder: Path) -> list[int]:
+    ranks = ranks_in(folder)
+    if not ranks:
+        raise ValueError(
+            f"there are no keys in {folder}\n  copy a node's folder there, as `flockstep keys create` made it"
+        )
+    return ranks
+
+
+def _endpoint(identity: Identity, rank: int, promised: dict[int, str]) -> Endpoint:
     site = ListenOn.from_environment(rank, towards=parse_address(identity.address)[0])
     endpoint = open_endpoint(bytes.fromhex(identity.run), rank, identity.size, Limits(identity.timeout), site)
     endpoint.box.members.learn(identity.peers)
+    # Whoever has promised them may be gone when the next one comes.
+    endpoint.box.desk.numbers.learn(promised)
     return endpoint
 
 

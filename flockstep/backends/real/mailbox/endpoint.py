@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import logging
 import os
 import socket
 import time
@@ -19,6 +20,7 @@ from flockstep.backends.real.mailbox.server import Server
 from flockstep.backends.real.security.keys import Keys
 
 LOOPBACK = "127.0.0.1"
+_log = logging.getLogger("flockstep")
 
 
 @dataclass(frozen=True)
@@ -71,10 +73,12 @@ class Endpoint:
         self.box, self._server, self._heartbeat = box, server, heartbeat
 
     def close(self) -> None:
-        """End it all; no thread and no connection is left."""
+        """End it all; no thread and no connection is left, but for a handler that never returns: it is named."""
         self.box.close()
         self._heartbeat.close()
-        self._server.close()
+        for thread in self._server.close():
+            what = self.box.answering(thread) or "something else"
+            _log.warning("node %d ends, and leaves a thread behind that does not: %s", self.box.members.me.rank, what)
 
 
 def open_endpoint(
@@ -92,6 +96,7 @@ def open_endpoint(
     server = Server(site.host, context=context, handshake=limits.connect, port=site.port)
     members = Members(Member(rank, format_address(site.host, server.port), incarnation), size)
     box = Mailbox(run, members, limits, keys=site.keys, find=find)
+    box.desk.know = server.know
     server.start(box.serve)
     return Endpoint(box, server, Heartbeat(box, limits))
 

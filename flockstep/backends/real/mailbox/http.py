@@ -120,6 +120,11 @@ class Deadline:
     def __init__(self, seconds: float) -> None:
         self._end = time.monotonic() + seconds
 
+    @property
+    def is_over(self) -> bool:
+        """Whether it has passed."""
+        return time.monotonic() >= self._end
+
     def left(self) -> float:
         """Seconds that remain; TimeoutError if none do."""
         left = self._end - time.monotonic()

@@ -7,6 +7,7 @@ import socket
 import ssl
 import time
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from flockstep.backends.real.mailbox.http import Deadline, Exchange, Reader
 from flockstep.backends.real.mailbox.members import parse_address
@@ -35,21 +36,36 @@ class Identity:
     round_trip: float
 
 
+class Answer(NamedTuple):
+    """What a mailbox said, and the time here before and after."""
+
+    body: bytes
+    before: float
+    after: float
+
+
 def ask_identity(address: str, keys: Keys | None, seconds: float) -> Identity:
     """Ask a mailbox about itself; OSError where nothing answers, Refused where something else does."""
+    answer = fetch(address, keys, seconds, b"GET /about")
+    return _read(answer.body, address, answer.before, answer.after)
+
+
+def fetch(address: str, keys: Keys | None, seconds: float, what: bytes) -> Answer:
+    """One request for text, by method and path, to any node of the run; OSError, or Refused."""
+    method, target = what.split(b" ")
     deadline = Deadline(seconds)
     with socket.create_connection(parse_address(address), deadline.left()) as plain:
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         with _secured(plain, keys) as connection:
             exchange = Exchange(connection, client=True)
             before = time.time()
-            connection.sendall(exchange.request(0, "", target=b"/about", method=b"GET"))
+            connection.sendall(exchange.request(0, "", target=target, method=method))
             head = exchange.read(deadline)
             after = time.time()
             body = Reader(connection, head.rest, deadline).read(min(head.length, _LONGEST))
     if head.status != 200:
         raise Refused(body.decode(errors="replace") or f"HTTP status {head.status}", head.status)
-    return _read(body, address, before, after)
+    return Answer(body, before, after)
 
 
 def _secured(connection: socket.socket, keys: Keys | None) -> socket.socket:

@@ -38,6 +38,11 @@ class Limits:
         return 0.8 * self.timeout
 
     @property
+    def back(self) -> float:
+        """For those who were lost to come back to the door, when nobody trains any more."""
+        return self.timeout / 3
+
+    @property
     def idle(self) -> float:
         """After which a caller no longer uses a silent connection."""
         return 2 * self.timeout
@@ -55,6 +60,7 @@ class Limits:
             "a sign of life": self.knock,
             "between signs of life": self.beat,
             "a topic without a handler yet": self.early,
+            "all nodes lost: for them to come back": self.back,
             "idle connection used again": self.idle,
             "silent connection closed": self.silence,
         }

@@ -15,8 +15,10 @@ from typing import Any, NoReturn
 from torch import Tensor
 
 from flockstep.backends.real.mailbox.endpoint import Endpoint
+from flockstep.backends.real.mailbox.lingering import wait_for_the_living
 from flockstep.backends.real.mailbox.mailbox import Mailbox
-from flockstep.errors import Deadlock, FlockstepError, LostPeer
+from flockstep.backends.real.mailbox.members import Member
+from flockstep.errors import FlockstepError, LostPeer
 from flockstep.message import Message
 from flockstep.node import Handler
 
@@ -25,11 +27,21 @@ class MailFabric:
     """Ask, answer, send, receive; who is alive; leaving together."""
 
     def __init__(
-        self, rank: int, size: int, timeout: float, open_endpoint: Callable[[], Endpoint], *, newcomer: bool = False
+        self,
+        rank: int,
+        size: int,
+        timeout: float,
+        open_endpoint: Callable[[], Endpoint],
+        *,
+        newcomer: bool = False,
+        founder: bool = True,
+        publish_leaving: Callable[[Member], None] = lambda me: None,
     ) -> None:
         self._rank, self._size, self.timeout, self._open_house = rank, size, timeout, open_endpoint
-        self.newcomer = newcomer
-        """Whether the run was there before this node: it was started anew, or comes late."""
+        self._publish_leaving = publish_leaving
+        self.newcomer, self.founder = newcomer, founder
+        """Whether the run was there before this node: it was started anew, or comes late. And whether it is one of
+        those the run began with."""
         self._error: Exception | None = None
         self._house: Endpoint | None = None
         self._metrics: Callable[[], str] | None = None
@@ -93,15 +105,13 @@ class MailFabric:
         """Tell the others, and answer until whoever still lives has left as well."""
         box = self.mailbox()
         box.members.leave()
+        self._publish_leaving(box.members.me)
         for peer in self.reachable():
             with suppress(LostPeer):
                 box.knock(peer)
-        with box.members.changed:
-            together = box.members.changed.wait_for(lambda: box.members.all_have_left() or self._error, self.timeout)
+        wait_for_the_living(box.members, self.timeout, lambda: self._error)
         if self._error is not None:
             raise self._error
-        if not together:
-            raise Deadlock(f"node {self._rank} has returned and waited {self.timeout:g} s for the others to")
 
     def close(self) -> None:
         if self._house is not None:

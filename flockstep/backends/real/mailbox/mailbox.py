@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections import defaultdict, deque
-from collections.abc import Callable
-from queue import SimpleQueue
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from flockstep.backends.real.mailbox.client import Calls, Connections
 from flockstep.backends.real.mailbox.http import Deadline
+from flockstep.backends.real.mailbox.letters import Full, Letters
 from flockstep.backends.real.mailbox.limits import Limits
 from flockstep.backends.real.mailbox.members import Members
 from flockstep.backends.real.mailbox.memory import Buffers, Staging
@@ -23,6 +23,12 @@ from flockstep.backends.real.security.keys import Keys, name_of
 from flockstep.errors import LostPeer
 from flockstep.message import NOTHING, Message
 from flockstep.node import Handler
+
+_GLANCE = 0.1
+
+
+class Busy(Failed):
+    """Another handler runs, and does not end: the connection stays good."""
 
 
 class Mailbox:
@@ -42,9 +48,8 @@ class Mailbox:
         self.handling = threading.Lock()
         """Held while a handler runs."""
         self._handlers: dict[str, Handler] = {}
-        self._inbox: dict[int, deque[Message]] = defaultdict(deque)
-        self._outboxes: dict[int, SimpleQueue[Message | None]] = {}
-        self._posts: list[threading.Thread] = []
+        self._letters = Letters(members, limits, self._carry)
+        self._answering: dict[threading.Thread, str] = {}
         self._closed = False
         buffers, staging = Buffers(), Staging()
         context = None if keys is None else keys.client_context()
@@ -133,42 +138,27 @@ class Mailbox:
     # Letters ----------------------------------------------------------------------------------------------------
 
     def send(self, peer: int, message: Message) -> None:
-        """Queue a letter; one thread per peer carries them, in order."""
-        with self._changed:
-            if self._closed:
-                raise self._lost(peer, "send", "this mailbox is closed")
-            if peer not in self._outboxes:
-                self._outboxes[peer] = SimpleQueue()
-                thread = threading.Thread(target=self._post, args=(peer,), name=f"letters to node {peer}", daemon=True)
-                self._posts.append(thread)
-                thread.start()
-        self._outboxes[peer].put(message)
+        """Queue a letter; LostPeer where a peer has taken none for so long that no more may wait."""
+        self._letters.send(peer, message)
 
     def receive(self, peer: int) -> Message:
         """Block until the next letter of a peer is here."""
-        seconds = self._limits.timeout
-        with self._changed:
-            self._changed.wait_for(lambda: self._inbox[peer] or peer in self.members.lost() or self._closed, seconds)
-            if self._inbox[peer]:
-                return self._inbox[peer].popleft()
-        raise self._lost(peer, "receive", self.members.lost().get(peer, f"nothing came in {seconds:g} s"))
+        return self._letters.receive(peer)
 
-    def _post(self, peer: int) -> None:
-        while (message := self._outboxes[peer].get()) is not None:
-            try:
-                self._call(Kind.SEND, peer, "", message, self._limits.timeout, "send")
-            except LostPeer:
-                # Noted among the members; a letter has nobody waiting for its way back.
-                continue
+    def _carry(self, peer: int, message: Message) -> None:
+        try:
+            self._call(Kind.SEND, peer, "", message, self._limits.timeout, "send")
+        except LostPeer as lost:
+            if isinstance(lost.__cause__, Refused) and lost.__cause__.status == Full.STATUS:
+                raise Full(lost.__cause__.reason) from lost
+            raise
 
     # ------------------------------------------------------------------------------------------------------------
 
     def _take(self, frame: Frame, message: Message) -> Message:
         """What the desk received, by kind; the reply."""
         if frame.kind is Kind.SEND:
-            with self._changed:
-                self._inbox[frame.sender].append(message)
-                self._changed.notify_all()
+            self._letters.deliver(frame.sender, message)
         if frame.kind is not Kind.ASK:
             return NOTHING
         with self._changed:
@@ -176,14 +166,36 @@ class Mailbox:
             if not found or self._closed:
                 raise Refused(f"node {self._rank} has no handler for {frame.topic!r}", 404)
         try:
-            with self.handling:
+            with self._turn(frame):
                 # Looked up here: the one that answered when the question came may have been replaced since.
                 reply = self._handlers[frame.topic](frame.sender, message)
             if not isinstance(reply, Message):
                 raise TypeError(f"a handler must return a Message, got {type(reply).__name__}")
             return reply
+        except Busy:
+            raise
         except Exception as error:
             raise Failed(f"node {self._rank} failed, {type(error).__name__}: {error}") from error
+
+    @contextmanager
+    def _turn(self, frame: Frame) -> Iterator[None]:
+        """This thread's turn to handle something; Busy where it does not come while anybody waits for the answer."""
+        deadline = Deadline(self._limits.reply)
+        # A little at a time: nobody can wake one who waits for a lock, and behind a handler that hangs it never comes.
+        while not self.handling.acquire(timeout=_GLANCE):
+            if self._closed or deadline.is_over:
+                raise Busy(f"node {self._rank} is busy with another question, and had no time for {frame.topic!r}")
+        me = threading.current_thread()
+        self._answering[me] = f"{frame.topic!r}, asked by node {frame.sender}"
+        try:
+            yield
+        finally:
+            self._answering.pop(me, None)
+            self.handling.release()
+
+    def answering(self, thread: threading.Thread) -> str | None:
+        """Which handler runs on a thread, if one does."""
+        return self._answering.get(thread)
 
     def _lost(self, peer: int, verb: str, why: str) -> LostPeer:
         return LostPeer(f"node {self._rank} lost node {peer} in {verb}: {why}", rank=self._rank)
@@ -198,8 +210,4 @@ class Mailbox:
             self._closed = True
             self._changed.notify_all()
         self._connections.close()
-        for outbox in self._outboxes.values():
-            outbox.put(None)
-        for thread in self._posts:
-            if thread is not threading.current_thread():
-                thread.join()
+        self._letters.close()

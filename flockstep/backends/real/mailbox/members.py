@@ -137,6 +137,21 @@ class Members:
         with self.changed:
             return all(rank in self._known and self._known[rank].left for rank in self.alive())
 
+    def in_training(self) -> tuple[int, ...]:
+        """Who lives, was heard of, and has not left."""
+        with self.changed:
+            return tuple(rank for rank in self.alive() if rank in self._known and not self._known[rank].left)
+
+    def never_came(self) -> tuple[int, ...]:
+        """Whom the run began with, and nobody has told of yet."""
+        with self.changed:
+            return tuple(rank for rank in self.alive() if rank not in self._known)
+
+    def ended(self) -> set[int]:
+        """Who had left when it was lost: most likely its program has come to its end."""
+        with self.changed:
+            return {rank for rank in self._lost if rank in self._known and self._known[rank].left}
+
     def everyone(self) -> str:
         """All that is known, for one who comes late."""
         with self.changed:

@@ -15,6 +15,7 @@ from flockstep.backends.real.mailbox.http import PATH, ClosedEarly, Deadline, Ex
 from flockstep.backends.real.mailbox.limits import Limits
 from flockstep.backends.real.mailbox.members import Members
 from flockstep.backends.real.mailbox.memory import Buffers, Staging
+from flockstep.backends.real.mailbox.numbers import ADDRESS, Numbers
 from flockstep.backends.real.mailbox.wire import VERSION, Frame, Kind, Refused
 from flockstep.backends.real.metrics import CONTENT_TYPE
 from flockstep.backends.real.security.keys import rank_of
@@ -46,8 +47,11 @@ class RequestHandler:
     ) -> None:
         self._run, self._members, self._limits, self._take = run, members, limits, take
         self._buffers, self._staging, self._secured = buffers, staging, secured
+        self.numbers = Numbers(run, members)
         self.doubt: Callable[[int], None] = lambda rank: None
         """Told of a node whose connection ended: it may have died."""
+        self.know: Callable[[], None] = lambda: None
+        """Told that the connection which this thread attends to is a node's of this run."""
         self.metrics: Callable[[], str] | None = None
         """What is shown at ``/metrics``, where there is a node to tell."""
 
@@ -60,13 +64,18 @@ class RequestHandler:
             while not last:
                 exchange = Exchange(connection, client=False)
                 try:
-                    head = exchange.read(Deadline(self._limits.silence))
+                    # Nodes that connect say something at once.
+                    patience = self._limits.connect if speaker is None else self._limits.silence
+                    head = exchange.read(Deadline(patience))
                     last = exchange.last
                     if head.target == b"GET /about" and not head.length:
                         self._tell(exchange, self._about(), b"application/json")
                         continue
                     if head.target == b"GET /metrics" and not head.length and self.metrics is not None:
                         self._tell(exchange, self.metrics(), CONTENT_TYPE)
+                        continue
+                    if head.target.startswith(ADDRESS) and not head.length:
+                        self._tell(exchange, self.numbers.answer(head.target), b"application/json")
                         continue
                     speaker = self._serve(exchange, head, identity)
                 except Failed as failed:
@@ -86,6 +95,7 @@ class RequestHandler:
         reader = Reader(exchange.connection, head.rest, Deadline(self._limits.timeout))
         frame = read_frame(head, reader)
         self._admit(frame, identity)
+        self.know()
         message = read_message(frame, reader, self._buffers)
         try:
             self._members.learn(head.peers)

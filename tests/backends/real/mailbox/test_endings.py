@@ -10,7 +10,7 @@ import pytest
 import torch
 from hostile import RUN, SECONDS, connect, head, read_response, request, speak
 
-from flockstep.backends.real.mailbox import request_handler
+from flockstep.backends.real.mailbox import request_handler, server
 from flockstep.backends.real.mailbox.endpoint import ListenOn, open_endpoint
 from flockstep.backends.real.mailbox.limits import Limits
 from flockstep.backends.real.security.keys import Keys, create
@@ -158,6 +158,58 @@ def test_with_an_answer_that_nobody_takes():
         connection.sendall(request(b"\1"))
         assert connection.recv(1, socket.MSG_PEEK)
         assert ends(house)
+
+
+@pytest.mark.parametrize("behind", [0, 3])
+def test_with_a_handler_that_never_returns(behind, monkeypatch, caplog):
+    """It is left behind, and named; those who wait for their turn behind it are not."""
+    monkeypatch.setattr(server, "_PATIENCE", 0.5)
+    house, asker, never, began = open_one(1), open_one(0), threading.Event(), threading.Event()
+
+    def hang(sender, asked):
+        began.set()
+        never.wait()
+        return asked
+
+    house.box.answer("slow", hang)
+    house.box.answer("quick", lambda sender, asked: asked)
+    asker.box.members.learn(str(house.box.members.me))
+    asked = [aside(asker.box.ask, 1, "slow", message())]
+    assert began.wait(SECONDS)
+    asked += [aside(asker.box.ask, 1, "quick", message()) for _ in range(behind)]
+    until(lambda: attending() > behind)
+    closing = threading.Thread(target=house.close, daemon=True)
+    closing.start()
+    closing.join(SECONDS)
+    assert not closing.is_alive()
+    said = [record.getMessage() for record in caplog.records if record.name == "flockstep"]
+    assert said == ["node 1 ends, and leaves a thread behind that does not: 'slow', asked by node 0"]
+    for question in asked:
+        with pytest.raises(LostPeer):
+            question.result(SECONDS)
+    never.set()
+    until(lambda: not attending())
+    assert ends(asker)
+
+
+def test_nobody_waits_longer_for_a_turn_than_for_an_answer(houses):
+    house, began, go = houses(1, seconds=2.0), threading.Event(), threading.Event()
+
+    def hang(sender, asked):
+        began.set()
+        go.wait(SECONDS)
+        return asked
+
+    house.box.answer("slow", hang)
+    house.box.answer("quick", lambda sender, asked: asked)
+    with connect(address_of(house)) as first, connect(address_of(house)) as second:
+        first.sendall(request(topic=b"slow"))
+        assert began.wait(SECONDS)
+        second.sendall(request(topic=b"quick"))
+        said = read_response(second)
+        go.set()
+        assert (said.status, said.words) == (500, "node 1 is busy with another question, and had no time for 'quick'")
+        assert read_response(first).status == 200
 
 
 def test_who_is_refused_and_goes_on_talking_is_cut_off(houses, monkeypatch):
