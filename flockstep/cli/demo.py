@@ -190,8 +190,8 @@ def _tell(scale: Scale, runs: Sequence[report.Run], out: Path) -> None:
     picture = plot(traces, out / "demo.png", labels=names, groups=[run.where for run in runs], title=title)
     rows = report.write_rows(runs, out / "demo.csv")
     page = pages.write(_results(scale, virtual, step), out)
-    told = f"Picture: {picture}\nRows:    {rows}\nReport:  {page}, of the virtual nodes; open it in a browser"
-    console.print(told, markup=False, soft_wrap=True)
+    files = f"Picture: {picture}\nRows:    {rows}\nReport:  {page}, of the virtual nodes; open it in a browser"
+    console.print(files, markup=False, soft_wrap=True)
 
 
 def _results(scale: Scale, traces: Sequence[fs.Trace], step: str) -> Results:

@@ -19,9 +19,9 @@ from flockstep.message import Message, stamped, unstamped
 _FLOAT, _WHOLE = struct.Struct("<d"), struct.Struct("<q")
 
 
-def error(told: Tensor, v: Tensor) -> float:
-    """How far what is told of a vector lies from it, squared."""
-    return _squared(told - v)
+def error(decoded: Tensor, v: Tensor) -> float:
+    """How far a vector as its receivers decode it lies from it, squared."""
+    return _squared(decoded - v)
 
 
 def believed(difference: Tensor, errors: float) -> float:

@@ -164,19 +164,19 @@ class PairExchange:
 
     async def _ask(self, peer: int, message: Message, v: Tensor) -> tuple[Message | None, Tensor]:
         """Its reply, None if it is gone or says nothing however often it is asked; and what it was told of ``v``."""
-        told = self._coder.own(message, v)
-        numbered = marked(message, self._error(message, told, v), self._number)
+        decoded = self._coder.own(message, v)
+        numbered = marked(message, self._error(message, decoded, v), self._number)
         for _ in range(_TRIES):
             try:
-                return await self._node.ask(peer, self._topic, numbered), told
+                return await self._node.ask(peer, self._topic, numbered), decoded
             except LostPeer:
                 if peer not in self._node.peers():
                     break
                 self._node.count("asked again")
-        return None, told
+        return None, decoded
 
-    def _error(self, message: Message, told: Tensor, v: Tensor) -> float:
-        return 0.0 if message.codec == Raw.name else error(trained(told, self._node), trained(v, self._node))
+    def _error(self, message: Message, decoded: Tensor, v: Tensor) -> float:
+        return 0.0 if message.codec == Raw.name else error(trained(decoded, self._node), trained(v, self._node))
 
     # Who is called --------------------------------------------------------------------------------------------------
 
@@ -193,10 +193,10 @@ class PairExchange:
         if isinstance(read, Message):
             return read
         node, reply = self._node, self._coder.reply(self._v, read)
-        told = self._coder.own(reply, self._v)
-        errors = their_error + self._error(reply, told, self._v)
+        decoded = self._coder.own(reply, self._v)
+        errors = their_error + self._error(reply, decoded, self._v)
         self._statistics = statistics(read.vector, node).clone()
-        difference = trained(read.vector, node).sub_(trained(told, node))
+        difference = trained(read.vector, node).sub_(trained(decoded, node))
         share = believed(difference, errors)
         trained(self._v, node).add_(difference, alpha=share / 2)
         reply = marked(reply, share)

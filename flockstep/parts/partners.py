@@ -40,8 +40,8 @@ def matching(seed: int, round: int, size: int) -> dict[int, int]:
 async def swap(node: Node, peer: int, v: Tensor, coder: Coder) -> Tensor:
     """What ``v`` gains from a peer that calls this too: two-sided, each waits for the other."""
     message = coder.write(v)
-    told = coder.own(message, v)
-    own_error = error(told, v) if coder.mends else 0.0
+    decoded = coder.own(message, v)
+    own_error = error(decoded, v) if coder.mends else 0.0
     node.send(peer, marked(message, own_error) if coder.mends else message)
     their_error, read = _read(await node.receive(peer), v, coder)
     # Where a coder may have been out of reach, both say whether they could read it all.
@@ -50,13 +50,13 @@ async def swap(node: Node, peer: int, v: Tensor, coder: Coder) -> Tensor:
         verdict = await node.receive(peer)
         if asks_again(verdict):
             message = coder.mend(v, message, verdict)
-            told = coder.own(message, v)
-            own_error = error(told, v)
+            decoded = coder.own(message, v)
+            own_error = error(decoded, v)
             node.send(peer, marked(message, own_error))
         if isinstance(read, Message):
             their_error, read = _read(await node.receive(peer), v, coder)
     node.count("exchanges")
-    difference = in_full(read, node, peer).sub_(told)
+    difference = in_full(read, node, peer).sub_(decoded)
     return difference.mul_(believed(difference, own_error + their_error) / 2)
 
 

@@ -145,8 +145,8 @@ class Pusher(ABC, Generic[Pushed, Replied]):
         self._misses += 1
         if self._patience is None:
             if self._server not in self._node.peers() and not self._abandoned:
-                told = "node %d: the server, node %d, is dead; it learns on by itself"
-                _log.warning(told, self._node.rank, self._server)
+                sentence = "node %d: the server, node %d, is dead; it learns on by itself"
+                _log.warning(sentence, self._node.rank, self._server)
                 self._abandoned = True
         # Who has no more steps to take still tries as often as it would have in so many.
         elif max(self._alone, self._misses * self._due) > self._patience:

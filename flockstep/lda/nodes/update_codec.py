@@ -52,16 +52,16 @@ def encode(update: Update, *, n_words: int, bits: int, rng: np.random.Generator,
     """An update in so many bits per number; ``least`` is for 8 and 16, where it keeps next to nothing off the wire."""
     # NumPy sorts numbers of 16 bits by radix, several times as fast.
     order = np.argsort(update.words.astype(np.uint16) if n_words <= 2**16 else update.words, kind="stable")
-    told = np.ascontiguousarray(update.statistics, np.float32)
+    table = np.ascontiguousarray(update.statistics, np.float32)
     topics = update.totals.size
-    bottom = _bottom(told, bits)
+    bottom = _bottom(table, bits)
     form = _Format.of(bits, bottom)
     floor = 0 if bits == 32 else _floor(least, form)
     out = np.empty(order.size * (topics * form.width + 10), np.uint8)
     length, rows = write_rows(
         order,
         update.words,
-        told.view(np.uint32).reshape(told.shape),
+        table.view(np.uint32).reshape(table.shape),
         form.shift,
         form.base,
         form.width,
@@ -92,18 +92,18 @@ def decode(data: Bytes, *, n_words: int, n_topics: int) -> Update:
     if rows > min(words, body.size // 3):
         raise ValueError(_WRONG.format(_REASONS[1]))
     form, found = _Format.of(bits, base), np.empty(rows, np.int32)
-    told = np.zeros((rows, topics), np.float32)
-    wrong = read_rows(body, form.shift, form.base, form.width, words, found, told.view(np.uint32))
+    table = np.zeros((rows, topics), np.float32)
+    wrong = read_rows(body, form.shift, form.base, form.width, words, found, table.view(np.uint32))
     if wrong:
         raise ValueError(_WRONG.format(_REASONS[wrong]))
-    return Update(log_decay=log_decay, words=found, statistics=told, totals=totals)
+    return Update(log_decay=log_decay, words=found, statistics=table, totals=totals)
 
 
-def _bottom(told: NDArray[np.float32], bits: int) -> int:
+def _bottom(table: NDArray[np.float32], bits: int) -> int:
     """What is taken from all codes, so that the largest still fits."""
-    if bits != 8 or not told.size:
+    if bits != 8 or not table.size:
         return 0
-    top = int(np.array([told.max()], np.float32).view(np.uint32)[0])
+    top = int(np.array([table.max()], np.float32).view(np.uint32)[0])
     return max(0, -(-top // 2**20) - 255)
 
 

@@ -115,29 +115,29 @@ def _put_number(number: Any, width: Any, out: Any, at: Any) -> Any:
 
 @compiled
 def write_rows(
-    order: Any, words: Any, told: Any, shift: Any, base: Any, width: Any, floor: Any, seed: Any, coins: Any, out: Any
+    order: Any, words: Any, table: Any, shift: Any, base: Any, width: Any, floor: Any, seed: Any, coins: Any, out: Any
 ) -> Any:
     """Rows in this order into ``out``; how many bytes, and how many rows had anything in them.
 
     Each row has its coins from another place of the table, which ``seed`` decides.
     """
-    topics = told.shape[1]
+    topics = table.shape[1]
     codes, marks = np.empty(topics, np.uint32), np.zeros((topics + 63) // 64 * 64, np.uint8)
     many = np.zeros(marks.size // 64, np.uint64)
     # The same bytes.
     eights, flags = marks.view(np.uint64), many.view(np.uint8)
     lowest = np.array([floor], np.uint32).view(np.float32)[0]
-    values = told.view(np.float32)
+    values = table.view(np.float32)
     at, rows, last = 0, 0, -1
     for i in range(order.size):
         u = order[i]
         if i + AHEAD < order.size:
-            fetch(told, order[i + AHEAD])
+            fetch(table, order[i + AHEAD])
         stir = np.uint32(seed) + np.uint32(u) * np.uint32(0x9E3779B1)
         stir = np.uint32((stir ^ (stir >> np.uint32(16))) * np.uint32(0x85EBCA6B))
         start = np.int64((stir ^ (stir >> np.uint32(13))) % np.uint32(coins.size // 2))
         _round(
-            told[u],
+            table[u],
             values[u],
             np.uint32(shift),
             np.uint32(base),
@@ -200,9 +200,9 @@ def _which(data: Any, at: Any, count: Any, topics: Any, way: Any, chosen: Any) -
 
 
 @compiled
-def read_rows(data: Any, shift: Any, base: Any, width: Any, words: Any, found: Any, told: Any) -> Any:
+def read_rows(data: Any, shift: Any, base: Any, width: Any, words: Any, found: Any, table: Any) -> Any:
     """Fill rows; 0, or what is wrong."""
-    at, last, topics = 0, np.int64(-1), told.shape[1]
+    at, last, topics = 0, np.int64(-1), table.shape[1]
     chosen = np.empty(topics + 1, np.int64)
     for u in range(found.size):
         step, at = _get(data, at)
@@ -231,7 +231,7 @@ def read_rows(data: Any, shift: Any, base: Any, width: Any, words: Any, found: A
             at += width
             bits = (code + base) << shift if code else np.int64(0)
             largest, zeros = max(largest, bits), zeros + (code == 0)
-            told[u, chosen[j]] = bits
+            table[u, chosen[j]] = bits
         if largest >= INFINITE or zeros != numbers - count:
             return 4
     return 0 if at == data.size else 1

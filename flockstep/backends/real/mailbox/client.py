@@ -89,11 +89,11 @@ class Connections:
                     continue
 
     def _open(self, address: str, name: str, deadline: Deadline) -> socket.socket:
-        ways = socket.getaddrinfo(*parse_address(address), type=socket.SOCK_STREAM)
-        for family, kind, protocol, _, where in ways[:-1]:
+        routes = socket.getaddrinfo(*parse_address(address), type=socket.SOCK_STREAM)
+        for family, kind, protocol, _, where in routes[:-1]:
             with suppress(OSError):
                 return self._reach(socket.socket(family, kind, protocol), where, name, deadline)
-        family, kind, protocol, _, where = ways[-1]
+        family, kind, protocol, _, where = routes[-1]
         return self._reach(socket.socket(family, kind, protocol), where, name, deadline)
 
     def _reach(self, connection: socket.socket, where: Any, name: str, deadline: Deadline) -> socket.socket:
