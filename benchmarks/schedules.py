@@ -84,7 +84,7 @@ class Schedule:
                 workload,
                 nodes=self.nodes,
                 steps=STEPS,
-                optimizer=functools.partial(torch.optim.SGD, lr=1.0 if counted else 0.01),
+                optimizer=_optimizer(self.number) if self.elastic else _sgd(1.0 if counted else 0.01),
                 network=fs.Network(bandwidth="10 Mbit/s", latency="1 ms"),
                 compute=fs.Compute(step="10 ms", spread=0.3),
                 faults=self.faults,
@@ -136,6 +136,16 @@ class Schedule:
         except fs.FlockstepError as error:
             return str(error)
         return [vars(node) for node in trace.nodes], {rank: model.tolist() for rank, model in trace.models.items()}
+
+
+def _sgd(lr: float) -> Any:
+    return functools.partial(torch.optim.SGD, lr=lr)
+
+
+def _optimizer(number: int) -> Any:
+    """One with no state, or some that a node which comes must take over."""
+    momentum = functools.partial(torch.optim.SGD, lr=0.01, momentum=0.9)
+    return (_sgd(0.01), momentum, functools.partial(torch.optim.AdamW, lr=0.01))[number % 3]
 
 
 def _pick(rng: Rng, *choices: Any) -> Any:

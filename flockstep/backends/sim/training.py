@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import AsyncIterator
 from functools import partial
 from typing import TYPE_CHECKING
@@ -61,7 +62,8 @@ class TrainingNode(SimNode):
     def take_over(self, checkpoint: LiveCheckpoint) -> bool:
         """Model, optimizer, steps and what the strategy keeps are those of the node that gave them."""
         self.params.copy_(checkpoint.params)
-        self.optimizer.load_state_dict(checkpoint.optimizer)
+        # An optimizer takes tensors as they are, and others may be given the same checkpoint.
+        self.optimizer.load_state_dict(copy.deepcopy(checkpoint.optimizer))
         self.kept_before = {name: tensor.clone() for name, tensor in checkpoint.kept.items()}
         self.step_count = self.tally.steps = checkpoint.step_count
         self.channels.rounds, self.view = dict(checkpoint.taken), checkpoint.view

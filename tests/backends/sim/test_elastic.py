@@ -110,6 +110,16 @@ def test_what_an_optimizer_keeps_comes_along():
         np.testing.assert_allclose(model, alone.models[0], rtol=1e-12)
 
 
+def test_two_who_come_at_once_share_nothing():
+    adam = functools.partial(torch.optim.Adam, lr=0.1)
+    crashes = [fs.faults.Crash(node=rank, at=2.5, back_after=1) for rank in (1, 3)]
+    quadratics = Quadratics(dim=5, noise=0.1, dtype=torch.float64)
+    hardware = {"nodes": 5, "steps": 12, "optimizer": adam, "compute": fs.Compute(step=STEP), "start_skew": 0}
+    trace = fs.simulate(fs.DataParallel(), quadratics, faults=crashes, elastic=True, **hardware)
+    assert [node.counts.get("restarts", 0) for node in trace.nodes] == [0, 1, 0, 1, 0]
+    assert all(torch.equal(model, trace.models[0]) for model in trace.models.values())
+
+
 def test_too_few_wait_until_enough_are_back():
     crashes = [fs.faults.Crash(node=rank, at=2.5, back_after=10 + rank) for rank in (1, 2)]
     trace = run(fs.LocalSGD(period=2), 3, 6, crashes)
@@ -319,6 +329,7 @@ def test_whoever_dies_whenever_those_who_end_agree(case):
         Quadratics(dim=10, noise=0.1, dtype=torch.float64),
         nodes=size,
         steps=16,
+        optimizer=functools.partial(torch.optim.AdamW, lr=0.05),
         network=fs.Network(bandwidth="100 kbit/s", latency="4 ms"),
         compute=fs.Compute(step="50 ms", spread=0.2),
         seed=seed,
