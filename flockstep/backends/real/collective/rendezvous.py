@@ -26,7 +26,8 @@ class Rendezvous:
         """A mailbox that the others find through the store, and whose node finds the others there."""
         # What the run is called: drawn by whoever comes first, the same for all.
         run = bytes.fromhex(self._store.compare_set("run", "", uuid.uuid4().hex).decode())
-        house = open_endpoint(run, rank, self._size, Limits(timeout), ListenOn.from_environment(rank), self.find)
+        site, before = ListenOn.from_environment(rank), self.find(rank) or ""
+        house = open_endpoint(run, rank, self._size, Limits(timeout), site, self.find, said_before=before)
         self._store.set(f"mailbox/{rank}", str(house.box.members.me))
         return house
 

@@ -48,6 +48,7 @@ class Heartbeat:
                 self._doubted.clear()
             for rank in ranks:
                 self._knock(rank)
+            self._meet()
 
     def _next(self) -> list[int]:
         """The next of the living in turn, and all who were lost."""
@@ -56,6 +57,13 @@ class Heartbeat:
         turn = (later or alive)[:1]
         self._last = turn[0] if turn else -1
         return [*turn, *self._box.members.lost()]
+
+    def _meet(self) -> None:
+        """Ask one of those who are only said to be there; whoever made it up costs one knock at a time."""
+        for rank in self._box.members.unmet()[:1]:
+            self._knock(rank)
+            # It is known by now, unless nobody of this number is there.
+            self._box.members.give_up_meeting(rank)
 
     def _knock(self, rank: int) -> None:
         try:
