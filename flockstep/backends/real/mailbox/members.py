@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -48,6 +48,8 @@ class Members:
         self._hearsay = Hearsay()
         self._lost: dict[int, str] = {}
         self._disbelieved = 0
+        self.told: Callable[[], None] = lambda: None
+        """Called when somebody is said to have joined, whom this node has not met."""
 
     # This node ----------------------------------------------------------------------------------------------------
 
@@ -108,24 +110,29 @@ class Members:
                 self._consider(member, speaker)
 
     def _consider(self, member: Member, speaker: int | None) -> None:
-        proven = self._proven(member)
+        proven, joined = self._proven(member), False
         with self.changed:
             if proven is None:
                 self._disbelieved += 1
                 if speaker is None:
                     # From a store, or a user: whoever connects there will see whose certificate is shown.
-                    self._hear(member)
+                    joined = self._hear(member)
             elif self._signatures is None and speaker not in (None, member.rank):
-                self._hear(proven)
+                joined = self._hear(proven)
             elif self._is_news(proven):
                 self._believe(proven)
+        if joined:
+            self.told()
 
-    def _hear(self, member: Member) -> None:
-        known = self._known.get(member.rank)
+    def _hear(self, member: Member) -> bool:
+        """Whether this is somebody whom this node has not met."""
+        known, said = self._known.get(member.rank), self._hearsay.about(member.rank)
         if known is not None and member.incarnation <= known.incarnation:
-            return
-        if self._hearsay.take(member, lost=member.rank in self._lost):
-            self.changed.notify_all()
+            return False
+        if not self._hearsay.take(member, lost=member.rank in self._lost):
+            return False
+        self.changed.notify_all()
+        return known is None and said is None and member.rank >= self.size
 
     def _believe(self, member: Member) -> None:
         known = self._known.get(member.rank)

@@ -401,4 +401,4 @@ def test_the_control_is_accepted():
     reader = Reader(wire, found.rest, deadline)
     assert found._replace(rest=b"") == (b"POST /message", 0, len(whole), "", b"")
     assert bytes(read_message(read_frame(found, reader), reader, Buffers()).data.numpy()) == b"12345"
-    assert astuple(Member.read("2=[::1]:9/0/left")) == (2, "[::1]:9", 0, True)
+    assert astuple(Member.read("2=[::1]:9/0/left")) == (2, "[::1]:9", 0, True, "", "")

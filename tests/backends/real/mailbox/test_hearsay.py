@@ -126,6 +126,23 @@ def test_a_newcomer_that_others_tell_of_is_met(houses):
     assert not {8, 9} & set(members.lost())
 
 
+def test_newcomers_are_met_at_once_and_phantoms_one_at_a_time(houses):
+    """With a timeout so long that no sign of life is due while this test runs."""
+    founder, newcomers = houses(0, 2, seconds=20_000.0), [houses(rank, 2) for rank in range(5, 9)]
+    members = founder.box.members
+    # Whose connections end is looked for.
+    members.learn(str(me(houses(1, 2))))
+    assert tell(founder, *(f"{me(house).rank}={me(house).address}/1" for house in newcomers), sender=1).status == 200
+    with members.changed:
+        assert members.changed.wait_for(lambda: {5, 6, 7, 8} <= set(members.alive()), 60)
+    assert tell(founder, *(f"{rank}={NOBODY}/1" for rank in range(10, 20)), sender=1).status == 200
+    with members.changed:
+        assert members.changed.wait_for(lambda: len(members.unmet()) == 9, 60)
+    assert tell(founder, *(f"{rank}={NOBODY}/1" for rank in range(20, 30)), sender=1).status == 200
+    assert len(members.unmet()) == 19
+    assert members.lost() == {}
+
+
 def test_a_node_that_moved_is_found_where_others_say(houses, pair):
     """Started anew elsewhere, and known by hearsay alone: the old address comes to nothing first."""
     asker, asked = pair
