@@ -95,8 +95,8 @@ def open_endpoint(
     # The time tells a node that was started anew from the one before it, whatever machine it is on.
     incarnation = time.time_ns()
     context = None if site.keys is None else site.keys.server_context()
-    server = Server(site.host, context=context, handshake=limits.connect, port=site.port)
     signatures = None if site.keys is None else LineSignatures(site.keys, run)
+    server = Server(site.host, context=context, handshake=limits.connect, port=site.port)
     members = Members(Member(rank, format_address(site.host, server.port), incarnation), size, signatures)
     if former := members.former(said_before):
         members.begin_after(former)

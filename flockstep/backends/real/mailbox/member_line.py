@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cached_property
 
 from flockstep.backends.real.mailbox.wire import MOST_RANKS
 
@@ -31,19 +32,17 @@ class Member:
     certificate: str = ""
 
     def __str__(self) -> str:
-        return self.told(with_certificate=True)
+        return f"{self.short};{self.certificate}" if self.certificate else self.short
+
+    @cached_property
+    def short(self) -> str:
+        """The line for those who have the certificate already."""
+        return f"{self.statement};{self.signature}" if self.signature else self.statement
 
     @property
     def statement(self) -> str:
         """What the line says, and what is signed."""
         return f"{self.rank}={self.address}/{self.incarnation}{'/left' if self.left else ''}"
-
-    def told(self, *, with_certificate: bool) -> str:
-        """The line as it travels; without the certificate it is for those who have that already."""
-        if not self.signature:
-            return self.statement
-        parts = (self.statement, self.signature, self.certificate if with_certificate else "")
-        return ";".join(part for part in parts if part)
 
     @classmethod
     def read(cls, line: str) -> Member:

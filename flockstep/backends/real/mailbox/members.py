@@ -44,12 +44,16 @@ class Members:
         """Notified whenever anything here changes."""
         self._rank, self.size, self._signatures = me.rank, size, signatures
         # Newest news last.
-        self._known: dict[int, Member] = {me.rank: self._signed(me)}
+        self._known: dict[int, Member] = {}
+        # What is heard again and again is neither read nor verified again.
+        self._texts: set[str] = set()
         self._hearsay = Hearsay()
         self._lost: dict[int, str] = {}
         self._disbelieved = 0
         self.told: Callable[[], None] = lambda: None
         """Called when somebody is said to have joined, whom this node has not met."""
+        with self.changed:
+            self._put(self._signed(me))
 
     # This node ----------------------------------------------------------------------------------------------------
 
@@ -97,7 +101,7 @@ class Members:
         """
         if len(text) > (_MOST_CHARACTERS if self._signatures is None else _MOST_CHARACTERS_SIGNED):
             raise ValueError("the list of peers is too long")
-        news = _read(text)
+        news = [Member.read(line) for line in text.split(",") if line not in self._texts] if text else []
         for member in news:
             # Believed, it would shut the node out for good: nothing the node says could ever be newer.
             if member.incarnation >= _MOST_INCARNATION:
@@ -158,8 +162,10 @@ class Members:
             return known is None or (member.incarnation, member.left) > (known.incarnation, known.left)
 
     def _put(self, member: Member) -> None:
-        self._known.pop(member.rank, None)
+        if (before := self._known.pop(member.rank, None)) is not None:
+            self._texts.discard(before.short)
         self._known[member.rank] = member
+        self._texts.add(member.short)
         self.changed.notify_all()
 
     # What was seen ------------------------------------------------------------------------------------------------
@@ -266,7 +272,7 @@ def _told(members: Iterable[Member], shown: set[str]) -> Iterable[str]:
     for member in members:
         new = bool(member.certificate) and member.certificate not in shown
         if not new or room:
-            yield member.told(with_certificate=new)
+            yield str(member) if new else member.short
         if new and room:
             room -= 1
             shown.add(member.certificate)
