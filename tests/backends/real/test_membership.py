@@ -24,9 +24,11 @@ class Script:
 
     def __init__(self, environment, errors):
         self._errors = errors.open("w+")
+        # Before whatever is installed, the library that these tests were started with.
+        paths = os.pathsep.join(filter(None, (str(SCRIPT.parent), os.environ.get("PYTHONPATH"))))
         self.process = subprocess.Popen(
             [sys.executable, str(SCRIPT)],
-            env=os.environ | {"PYTHONPATH": str(SCRIPT.parent), "FLOCKSTEP_TIMEOUT": "6 s"} | environment,
+            env=os.environ | {"PYTHONPATH": paths, "FLOCKSTEP_TIMEOUT": "6 s"} | environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
@@ -156,6 +158,7 @@ def test_a_node_that_is_started_again_with_its_clock_set_back_is_taken_in(founde
     if how == "late":
         way = {"FLOCKSTEP_JOIN": nodes[0].last["address"]}
     nodes[1] = start(RANK="1", CLOCK_AHEAD="-86400", **way, **keys)
+    nodes[1].further(1)
     nodes[0].until(lambda line: line["peers"] == [1])
     assert end_close_together(nodes)
     assert nodes[1].last["counts"]["pulled"] > 0
