@@ -1,8 +1,10 @@
 """A node's script: trains until its standard input ends, and says how it goes, a line of JSON per step."""
 
 import json
+import os
 import sys
 import threading
+import time
 
 import torch
 from pulling import Pull
@@ -10,7 +12,14 @@ from pulling import Pull
 import flockstep as fs
 
 
+def set_clock(seconds):
+    """As if this machine's were so far ahead."""
+    real = time.time_ns
+    time.time_ns = lambda: real() + seconds * 10**9
+
+
 def main():
+    set_clock(int(os.environ.get("CLOCK_AHEAD", "0")))
     over = threading.Event()
     threading.Thread(target=lambda: (sys.stdin.read(), over.set()), daemon=True).start()
     torch.set_num_threads(1)

@@ -16,6 +16,7 @@ from flockstep.backends.real.security.keys import create, home_of
 
 pytestmark = pytest.mark.slow
 SCRIPT = Path(__file__).with_name("flock.py")
+# Before whatever is installed, the library that these tests were started with.
 PATHS = os.pathsep.join([str(SCRIPT.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
 PATIENCE = 60
 
@@ -140,6 +141,27 @@ def test_a_node_that_was_killed_returns_as_a_new_incarnation(founders, start, tm
     for node in nodes[:2]:
         node.until(lambda line: 2 in line["peers"])
     assert end_close_together(nodes)
+
+
+@pytest.mark.parametrize("how", ["by the store", "late", "with keys"])
+def test_a_node_that_is_started_again_with_its_clock_set_back_is_taken_in(founders, start, tmp_path, how):
+    keys = {}
+    if how == "with keys":
+        create(tmp_path / "keys", 2)
+        keys = {"FLOCKSTEP_KEYS": str(tmp_path / "keys")}
+    nodes = founders(2, **keys)
+    for node in nodes:
+        node.further(5)
+    nodes[1].process.kill()
+    nodes[0].until(lambda line: not line["peers"])
+    way = {"WORLD_SIZE": "2", "FLOCKSTEP_STORE": str(tmp_path / "store")}
+    if how == "late":
+        way = {"FLOCKSTEP_JOIN": nodes[0].last["address"]}
+    nodes[1] = start(RANK="1", CLOCK_AHEAD="-86400", **way, **keys)
+    nodes[1].further(1)
+    nodes[0].until(lambda line: line["peers"] == [1])
+    assert end_close_together(nodes)
+    assert nodes[1].last["counts"]["pulled"] > 0
 
 
 def test_one_who_comes_late_needs_nobody_but_a_living_node(founders, start):

@@ -9,7 +9,7 @@ from contextlib import suppress
 from flockstep.backends.real.collective import c10d
 from flockstep.backends.real.mailbox.endpoint import Endpoint, ListenOn, open_endpoint
 from flockstep.backends.real.mailbox.limits import Limits
-from flockstep.backends.real.mailbox.members import Member
+from flockstep.backends.real.mailbox.member_line import Member
 
 LOST = (RuntimeError,)
 """What a store raises when whoever holds it is gone; torch's own errors are of this kind."""
@@ -27,7 +27,8 @@ class Rendezvous:
         """A mailbox that the others find through the store, and whose node finds the others there."""
         # What the run is called: drawn by whoever comes first, the same for all.
         run = bytes.fromhex(self._store.compare_set("run", "", uuid.uuid4().hex).decode())
-        house = open_endpoint(run, rank, self._size, Limits(timeout), ListenOn.from_environment(rank), self.find)
+        site, before = ListenOn.from_environment(rank), self.find(rank) or ""
+        house = open_endpoint(run, rank, self._size, Limits(timeout), site, self.find, said_before=before)
         self.publish(house.box.members.me)
         return house
 

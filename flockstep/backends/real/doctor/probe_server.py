@@ -24,10 +24,12 @@ from flockstep.backends.real.mailbox.endpoint import ListenOn
 from flockstep.backends.real.mailbox.identity_query import ask_identity
 from flockstep.backends.real.mailbox.limits import Limits
 from flockstep.backends.real.mailbox.mailbox import Mailbox
-from flockstep.backends.real.mailbox.members import Member, Members, format_address
+from flockstep.backends.real.mailbox.member_line import Member, format_address
+from flockstep.backends.real.mailbox.members import Members
 from flockstep.backends.real.mailbox.server import Server
 from flockstep.backends.real.mailbox.wire import MOST_RANKS, RUN_BYTES, Refused
 from flockstep.backends.real.security.keys import Keys
+from flockstep.backends.real.security.line_signatures import LineSignatures
 from flockstep.message import Message
 
 RUN = hashlib.blake2b(b"flockstep doctor", digest_size=RUN_BYTES).digest()
@@ -55,7 +57,8 @@ class ProbeServer:
             place = f"{site.host}:{site.port}" if site.port else site.host
             raise OSError(f"cannot listen on {place}: {error.strerror or error}") from None
         self.address = format_address(site.host, self._server.port)
-        members = Members(Member(rank, self.address, time.time_ns()), 0)
+        signatures = None if site.keys is None else LineSignatures(site.keys, RUN)
+        members = Members(Member(rank, self.address, time.time_ns()), 0, signatures)
         self.box = Mailbox(RUN, members, limits, keys=site.keys)
         for topic, handler in (
             ("echo", lambda sender, message: message),

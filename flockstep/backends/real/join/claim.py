@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from flockstep.backends.real.mailbox.identity_query import Identity, fetch
 from flockstep.backends.real.mailbox.limits import Limits
-from flockstep.backends.real.mailbox.members import Member
+from flockstep.backends.real.mailbox.member_line import Member
 from flockstep.backends.real.mailbox.numbers import ADDRESS, Verdict
 from flockstep.backends.real.mailbox.wire import MOST_RANKS, Refused
 from flockstep.backends.real.security.keys import Keys

@@ -105,11 +105,11 @@ class RealPlace:
         fabric = self.last.fabric if self.last else None
         if type(fabric) is not MailFabric:
             return False
-        if fabric.newcomer:
-            # Later than any before it.
-            node.incarnation = time.time_ns() // 10**6
         door = Admission(node, strategy, fabric, checkpoints)
         node.driver.call(door.come_in(fabric.timeout, time.sleep))
+        if fabric.newcomer:
+            # Later than any before it; whoever let it in would have told it of one.
+            node.incarnation = fabric.mailbox().members.me.incarnation // 10**6
         return True
 
     def leave(self, node: JoinedNode) -> None:

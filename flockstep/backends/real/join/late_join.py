@@ -20,7 +20,7 @@ from flockstep.backends.real.mailbox.endpoint import Endpoint, ListenOn, open_en
 from flockstep.backends.real.mailbox.identity_query import Identity, ask_identity
 from flockstep.backends.real.mailbox.limits import Limits
 from flockstep.backends.real.mailbox.mail_fabric import MailFabric
-from flockstep.backends.real.mailbox.members import Member, parse_address
+from flockstep.backends.real.mailbox.member_line import Member, parse_address
 from flockstep.backends.real.mailbox.wire import VERSION, Refused
 from flockstep.backends.real.security.keys import Keys, ranks_in
 from flockstep.errors import FlockstepError, LostPeer
@@ -90,8 +90,9 @@ def _ranks_with_keys(folder: Path) -> list[int]:
 
 def _endpoint(identity: Identity, rank: int, promised: dict[int, str]) -> Endpoint:
     site = ListenOn.from_environment(rank, towards=parse_address(identity.address)[0])
-    endpoint = open_endpoint(bytes.fromhex(identity.run), rank, identity.size, Limits(identity.timeout), site)
-    endpoint.box.members.learn(identity.peers)
+    run, limits, said_before = bytes.fromhex(identity.run), Limits(identity.timeout), identity.peers
+    endpoint = open_endpoint(run, rank, identity.size, limits, site, said_before=said_before)
+    endpoint.box.members.learn(said_before, identity.rank)
     # Whoever has promised them may be gone when the next one comes.
     endpoint.box.desk.numbers.learn(promised)
     return endpoint

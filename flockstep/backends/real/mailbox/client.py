@@ -11,13 +11,15 @@ import ssl
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 
 from flockstep.backends.real.mailbox.http import Deadline, Exchange, Head, Reader, send
-from flockstep.backends.real.mailbox.members import parse_address
+from flockstep.backends.real.mailbox.member_line import parse_address
 from flockstep.backends.real.mailbox.memory import Buffers, Staging
 from flockstep.backends.real.mailbox.wire import CHECKSUM_BYTES, FRAME_BYTES, Frame, Refused
 from flockstep.message import Message
@@ -140,9 +142,17 @@ class Calls:
 
     def __init__(self, connections: Connections, buffers: Buffers, staging: Staging) -> None:
         self._connections, self._buffers, self._staging = connections, buffers, staging
+        self._shown: WeakKeyDictionary[socket.socket, set[str]] = WeakKeyDictionary()
+        """The certificates that have gone over a connection."""
 
     def call(
-        self, address: str, name: str, frame: Frame, message: Message, peers: str, deadline: Deadline
+        self,
+        address: str,
+        name: str,
+        frame: Frame,
+        message: Message,
+        gossip: Callable[[set[str]], str],
+        deadline: Deadline,
     ) -> tuple[Frame, Message, str]:
         """The reply, and whom the other side knows of; Refused if it said no, OSError if it said nothing."""
         data = self._staging.view(message.data)
@@ -151,7 +161,7 @@ class Calls:
         exchange = Exchange(connection, client=True)
         # Once only, whatever happens: the other side may have done what it was asked before it was lost.
         try:
-            head = exchange.request(frame.body_bytes, peers)
+            head = exchange.request(frame.body_bytes, gossip(self._shown.setdefault(connection, set())))
             try:
                 send(connection, head, packed, data, deadline)
             except (BrokenPipeError, ConnectionResetError):
@@ -179,7 +189,7 @@ class Calls:
 
 def _reason(answer: Head, reader: Reader) -> Refused:
     text = reader.read(min(answer.length, _MOST_REASON)).decode(errors="replace")
-    return Refused(text or f"HTTP status {answer.status}", answer.status)
+    return Refused(text or f"HTTP status {answer.status}", answer.status, peers=answer.peers)
 
 
 def receive(head: Head, reader: Reader, buffers: Buffers) -> tuple[Frame, Message]:

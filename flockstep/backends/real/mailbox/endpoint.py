@@ -15,9 +15,11 @@ from flockstep.backends.real.launch import cluster_environment
 from flockstep.backends.real.mailbox.heartbeat import Heartbeat
 from flockstep.backends.real.mailbox.limits import Limits
 from flockstep.backends.real.mailbox.mailbox import Mailbox
-from flockstep.backends.real.mailbox.members import Member, Members, format_address
+from flockstep.backends.real.mailbox.member_line import Member, format_address
+from flockstep.backends.real.mailbox.members import Members
 from flockstep.backends.real.mailbox.server import Server
 from flockstep.backends.real.security.keys import Keys
+from flockstep.backends.real.security.line_signatures import LineSignatures
 
 LOOPBACK = "127.0.0.1"
 _log = logging.getLogger("flockstep")
@@ -88,13 +90,20 @@ def open_endpoint(
     limits: Limits,
     site: ListenOn,
     find: Callable[[int], str | None] = lambda rank: None,
+    *,
+    said_before: str = "",
 ) -> Endpoint:
-    """Listen, and be a member. ``find(rank)`` looks a member's line up elsewhere, in a store for instance."""
+    """Listen, and be a member. ``find(rank)`` looks a member's line up elsewhere, in a store for instance;
+    ``said_before`` are lines from before this node was started, of its own former life perhaps.
+    """
     # The time tells a node that was started anew from the one before it, whatever machine it is on.
     incarnation = time.time_ns()
     context = None if site.keys is None else site.keys.server_context()
+    signatures = None if site.keys is None else LineSignatures(site.keys, run)
     server = Server(site.host, context=context, handshake=limits.connect, port=site.port)
-    members = Members(Member(rank, format_address(site.host, server.port), incarnation), size)
+    members = Members(Member(rank, format_address(site.host, server.port), incarnation), size, signatures)
+    if former := members.former(said_before):
+        members.begin_after(former)
     box = Mailbox(run, members, limits, keys=site.keys, find=find)
     box.desk.know = server.know
     server.start(box.serve)

@@ -17,9 +17,11 @@ class Heartbeat:
         self._box, self._limits = box, limits
         self._wake = threading.Condition()
         self._doubted: deque[int] = deque()
+        self._told = self._wary = False
         self._closed = False
         self._last = -1
         box.desk.doubt = self.doubt
+        box.members.told = self.told
         self._thread = threading.Thread(target=self._run, name="pulse", daemon=True)
         self._thread.start()
 
@@ -28,6 +30,12 @@ class Heartbeat:
         with self._wake:
             if rank not in self._doubted:
                 self._doubted.append(rank)
+            self._wake.notify_all()
+
+    def told(self) -> None:
+        """Somebody is said to have joined: look at once, unless the last such word was wrong."""
+        with self._wake:
+            self._told = not self._wary
             self._wake.notify_all()
 
     def close(self) -> None:
@@ -41,13 +49,17 @@ class Heartbeat:
     def _run(self) -> None:
         while True:
             with self._wake:
-                self._wake.wait_for(lambda: self._doubted or self._closed, self._limits.beat)
+                woken = self._wake.wait_for(lambda: self._doubted or self._told or self._closed, self._limits.beat)
                 if self._closed:
                     return
-                ranks = list(self._doubted) or self._next()
+                ranks = list(self._doubted) if woken else self._next()
+                self._wary = self._wary and bool(woken)
+                self._told = False
                 self._doubted.clear()
             for rank in ranks:
                 self._knock(rank)
+            if not self._wary:
+                self._meet()
 
     def _next(self) -> list[int]:
         """The next of the living in turn, and all who were lost."""
@@ -56,6 +68,17 @@ class Heartbeat:
         turn = (later or alive)[:1]
         self._last = turn[0] if turn else -1
         return [*turn, *self._box.members.lost()]
+
+    def _meet(self) -> None:
+        """Ask those who are only said to be there; whoever makes them up costs one knock between two signs of life."""
+        members = self._box.members
+        for rank in members.unmet():
+            self._knock(rank)
+            if not members.line(rank):
+                members.give_up_meeting(rank)
+                with self._wake:
+                    self._wary = True
+                return
 
     def _knock(self, rank: int) -> None:
         try:

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from flockstep.backends.real.mailbox.http import Deadline, Exchange, Reader
-from flockstep.backends.real.mailbox.members import parse_address
+from flockstep.backends.real.mailbox.member_line import parse_address
 from flockstep.backends.real.mailbox.wire import Refused
-from flockstep.backends.real.security.keys import Keys
+from flockstep.backends.real.security.keys import Keys, name_of
 
-_LONGEST = 2**20
+# Lines about 10,000 nodes fit, with a certificate and a signature each.
+_LONGEST = 2**24
 _FIELDS = {"protocol": int, "flockstep": str, "run": str, "rank": int, "incarnation": int, "size": int, "peers": str}
 
 
@@ -44,19 +45,21 @@ class Answer(NamedTuple):
     after: float
 
 
-def ask_identity(address: str, keys: Keys | None, seconds: float) -> Identity:
-    """Ask a mailbox about itself; OSError where nothing answers, Refused where something else does."""
-    answer = fetch(address, keys, seconds, b"GET /about")
+def ask_identity(address: str, keys: Keys | None, seconds: float, *, of: int | None = None) -> Identity:
+    """Ask a mailbox about itself; OSError where nothing answers, Refused where something else does. With keys any node
+    of the run will do, unless it must be ``of`` a certain one.
+    """
+    answer = fetch(address, keys, seconds, b"GET /about", of=of)
     return _read(answer.body, address, answer.before, answer.after)
 
 
-def fetch(address: str, keys: Keys | None, seconds: float, what: bytes) -> Answer:
-    """One request for text, by method and path, to any node of the run; OSError, or Refused."""
+def fetch(address: str, keys: Keys | None, seconds: float, what: bytes, *, of: int | None = None) -> Answer:
+    """One request for text, by method and path, to any node of the run or ``of`` one; OSError, or Refused."""
     method, target = what.split(b" ")
     deadline = Deadline(seconds)
     with socket.create_connection(parse_address(address), deadline.left()) as plain:
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        with _secured(plain, keys) as connection:
+        with _secured(plain, keys, of) as connection:
             exchange = Exchange(connection, client=True)
             before = time.time()
             connection.sendall(exchange.request(0, "", target=target, method=method))
@@ -68,11 +71,13 @@ def fetch(address: str, keys: Keys | None, seconds: float, what: bytes) -> Answe
     return Answer(body, before, after)
 
 
-def _secured(connection: socket.socket, keys: Keys | None) -> socket.socket:
+def _secured(connection: socket.socket, keys: Keys | None, of: int | None) -> socket.socket:
     if keys is None:
         return connection
     context: ssl.SSLContext = keys.client_context()
-    # Any node of the run will do: which one it is, it will say.
+    if of is not None:
+        return context.wrap_socket(connection, server_hostname=name_of(of))
+    # Which node it is, it will say.
     context.check_hostname = False
     return context.wrap_socket(connection)
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from flockstep.backends.real.mailbox.client import Calls, Connections
+from flockstep.backends.real.mailbox.former_life import FormerLife
 from flockstep.backends.real.mailbox.http import Deadline
 from flockstep.backends.real.mailbox.letters import Full, Letters
 from flockstep.backends.real.mailbox.limits import Limits
@@ -55,6 +56,7 @@ class Mailbox:
         context = None if keys is None else keys.client_context()
         self._connections = Connections(context, connect=limits.connect, idle=limits.idle)
         self._calls = Calls(self._connections, buffers, staging)
+        self._former_life = FormerLife(run, members, keys, limits.connect)
         self.desk = RequestHandler(
             run, members, limits, self._take, buffers=buffers, staging=staging, secured=keys is not None
         )
@@ -77,18 +79,37 @@ class Mailbox:
         """Ask for a sign of life."""
         self._call(Kind.KNOCK, peer, "", NOTHING, self._limits.knock, "a knock")
 
-    def _call(self, kind: Kind, peer: int, topic: str, message: Message, seconds: float, verb: str) -> Message:
-        deadline, me = Deadline(seconds), self.members.me
+    def _call(
+        self,
+        kind: Kind,
+        peer: int,
+        topic: str,
+        message: Message,
+        seconds: float,
+        verb: str,
+        again_until: Deadline | None = None,
+    ) -> Message:
+        deadline, me = again_until or Deadline(seconds), self.members.me
         frame = Frame.of(kind, self._run, me.rank, me.incarnation, topic, message)
         address = None
         try:
             address = self._address(peer, deadline)
             replied, reply, peers = self._calls.call(
-                address, name_of(peer), frame, message, self.members.gossip(), deadline
+                address, name_of(peer), frame, message, self.members.gossip, deadline
             )
-            self._check(replied, peer, address)
-            self.members.learn(peers)
+            try:
+                self._check(replied, peer, address)
+            except Refused:
+                # What it told with this goes unheard, and would not be told again on the same connection.
+                self._connections.forget(address)
+                raise
+            self.members.learn(peers, peer)
         except Refused as refused:
+            if again_until is None and self._former_life.gives_way(refused, me, deadline):
+                # It was refused unread: nothing is done twice.
+                return self._call(kind, peer, topic, message, seconds, verb, deadline)
+            if address is not None:
+                self.members.not_at(peer, address)
             raise self._lost(peer, verb, f"it refused: {refused.reason}") from refused
         except (OSError, ValueError) as error:
             why = f"no reply in {seconds:g} s" if isinstance(error, TimeoutError) else str(error)
@@ -117,6 +138,8 @@ class Mailbox:
         # Unless it was started anew meanwhile: then the one that was lost is not the one that is meant now.
         if not self._closed and address == self.members.address(peer):
             self.members.lose(peer, why)
+        if address is not None:
+            self.members.not_at(peer, address)
 
     def _address(self, peer: int, deadline: Deadline) -> str:
         while (address := self.look_up(peer)) is None:

@@ -12,7 +12,8 @@ import re
 import threading
 from dataclasses import dataclass
 
-from flockstep.backends.real.mailbox.members import Member, Members
+from flockstep.backends.real.mailbox.member_line import Member
+from flockstep.backends.real.mailbox.members import Members
 from flockstep.backends.real.mailbox.wire import MOST_RANKS, Refused
 
 ADDRESS = b"POST /number/"

@@ -59,6 +59,7 @@ class RequestHandler:
         """Answer request after request until the other side hangs up, or says something that makes no sense."""
         identity = self._identity(connection)
         speaker: int | None = None
+        shown: set[str] = set()
         try:
             last = False
             while not last:
@@ -77,7 +78,7 @@ class RequestHandler:
                     if head.target.startswith(ADDRESS) and not head.length:
                         self._tell(exchange, self.numbers.answer(head.target), b"application/json")
                         continue
-                    speaker = self._serve(exchange, head, identity)
+                    speaker = self._serve(exchange, head, identity, shown)
                 except Failed as failed:
                     self._say(exchange, failed, close=False)
                 except Refused as refused:
@@ -89,7 +90,7 @@ class RequestHandler:
             if speaker is not None:
                 self.doubt(speaker)
 
-    def _serve(self, exchange: Exchange, head: Head, identity: int | None) -> int:
+    def _serve(self, exchange: Exchange, head: Head, identity: int | None, shown: set[str]) -> int:
         if head.target != b"POST " + PATH:
             raise Refused(f"there is nothing at {head.target[:80]!r}", 404)
         reader = Reader(exchange.connection, head.rest, Deadline(self._limits.timeout))
@@ -98,13 +99,13 @@ class RequestHandler:
         self.know()
         message = read_message(frame, reader, self._buffers)
         try:
-            self._members.learn(head.peers)
+            self._members.learn(head.peers, frame.sender)
         except ValueError as error:
             raise Refused(str(error)) from None
         self._members.heard(frame.sender)
         reply = self._take(frame, message)
         del message
-        self._reply(exchange, frame.topic, reply)
+        self._reply(exchange, frame.topic, reply, shown)
         return frame.sender
 
     def _admit(self, frame: Frame, identity: int | None) -> None:
@@ -123,12 +124,14 @@ class RequestHandler:
                 f"node {frame.sender} was started anew as incarnation {newest}; "
                 f"the message is of an older one, {frame.incarnation}",
                 409,
+                # So that it can go on, if that was its own former life.
+                peers=self._members.line(frame.sender),
             )
 
-    def _reply(self, exchange: Exchange, topic: str, reply: Message) -> None:
+    def _reply(self, exchange: Exchange, topic: str, reply: Message, shown: set[str]) -> None:
         me, deadline = self._members.me, Deadline(self._limits.timeout)
         frame = Frame.of(Kind.REPLY, self._run, me.rank, me.incarnation, topic, reply)
-        head = exchange.response(200, frame.body_bytes, self._members.gossip())
+        head = exchange.response(200, frame.body_bytes, self._members.gossip(shown))
         send(exchange.connection, head, frame.pack(reply), self._staging.view(reply.data), deadline)
 
     def _about(self) -> str:
@@ -143,6 +146,7 @@ class RequestHandler:
             "timeout": self._limits.timeout,
             "size": self._members.size,
             "peers": self._members.everyone(),
+            "disbelieved": self._members.disbelieved,
         }
         return json.dumps(about)
 
@@ -157,7 +161,7 @@ class RequestHandler:
         # Whoever is refused may have hung up already.
         with suppress(OSError):
             connection.settimeout(self._limits.timeout if not close else _DRAIN_SECONDS)
-            connection.sendall(exchange.response(refused.status, len(body), "", close=close) + body)
+            connection.sendall(exchange.response(refused.status, len(body), refused.peers, close=close) + body)
             if close:
                 # Closing on unread bytes would reset the connection, and the reason with it.
                 socket.socket.shutdown(connection, socket.SHUT_WR)

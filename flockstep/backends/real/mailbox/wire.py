@@ -40,11 +40,11 @@ _KINDS = frozenset(int(kind) for kind in Kind)
 
 
 class Refused(Exception):
-    """A message that is not accepted, and why; ``status`` is HTTP's."""
+    """A message that is not accepted, and why; ``status`` is HTTP's, ``peers`` lines that prove it."""
 
-    def __init__(self, reason: str, status: int = 400) -> None:
+    def __init__(self, reason: str, status: int = 400, *, peers: str = "") -> None:
         super().__init__(reason)
-        self.reason, self.status = reason, status
+        self.reason, self.status, self.peers = reason, status, peers
 
 
 @dataclass(frozen=True, kw_only=True)

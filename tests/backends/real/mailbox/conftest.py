@@ -16,8 +16,9 @@ def houses():
     """Opens houses, and closes them when the test is over."""
     opened = []
 
-    def open_one(rank, size=2, *, run=RUN, seconds=20.0, **site):
-        opened.append(open_endpoint(run, rank, size, Limits(seconds), ListenOn(**site)))
+    def open_one(rank, size=2, *, run=RUN, seconds=20.0, said_before="", **site):
+        site = ListenOn(**site)
+        opened.append(open_endpoint(run, rank, size, Limits(seconds), site, said_before=said_before))
         return opened[-1]
 
     yield open_one

@@ -32,7 +32,8 @@ from xxhash import xxh3_64
 from flockstep.backends.real.mailbox import http
 from flockstep.backends.real.mailbox.client import read_frame, read_message
 from flockstep.backends.real.mailbox.http import Deadline, Exchange, Reader
-from flockstep.backends.real.mailbox.members import Member, Members
+from flockstep.backends.real.mailbox.member_line import Member
+from flockstep.backends.real.mailbox.members import Members
 from flockstep.backends.real.mailbox.memory import Buffers
 from flockstep.backends.real.mailbox.wire import Frame, Refused
 from flockstep.message import Message
@@ -180,7 +181,7 @@ def plain_list(text):
         for digits, most in ((rank, 7), (port, 5), (end[0], 20)):
             if not 1 <= len(digits) <= most or set(digits) - set("0123456789"):
                 return None
-        if int(rank) >= 2**20 or not 0 < int(port) < 2**16 or int(end[0]) > time.time_ns() + 86400 * 10**9:
+        if int(rank) >= 2**20 or not 0 < int(port) < 2**16 or int(end[0]) >= 2**63:
             return None
         if not 1 <= len(host) <= 255 or not re.fullmatch(r"[a-zA-Z0-9_.:\[\]-]+", host):
             return None
@@ -400,4 +401,4 @@ def test_the_control_is_accepted():
     reader = Reader(wire, found.rest, deadline)
     assert found._replace(rest=b"") == (b"POST /message", 0, len(whole), "", b"")
     assert bytes(read_message(read_frame(found, reader), reader, Buffers()).data.numpy()) == b"12345"
-    assert astuple(Member.read("2=[::1]:9/0/left")) == (2, "[::1]:9", 0, True)
+    assert astuple(Member.read("2=[::1]:9/0/left")) == (2, "[::1]:9", 0, True, "", "")
