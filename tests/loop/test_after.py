@@ -1,4 +1,4 @@
-"""What a node holds after the ``with``, as docs/join.md tells its readers; and the sentences that page quotes."""
+"""What a node holds after the ``with``, as docs/saving.md tells its readers; and the sentences that docs/join.md quotes."""
 
 import re
 from pathlib import Path
@@ -11,17 +11,19 @@ from torch import nn
 import flockstep as fs
 from flockstep.testing.zoo import SITUATIONS
 
-PAGE = (Path(__file__).parents[2] / "docs" / "join.md").read_text()
+PAGES = Path(__file__).parents[2] / "docs"
 
 
-def rows(heading):
-    """The table under a heading of the page, without its head."""
-    part = PAGE.split(f"## {heading}")[1].split("\n## ")[0]
+def rows(page, heading):
+    """The table under a heading of a page, without its head."""
+    part = (PAGES / page).read_text().split(f"# {heading}\n")[1].split("\n## ")[0]
     lines = [line for line in part.splitlines() if line.startswith("|")]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
 
 
-SAVED = {name: told for names, told in rows("Which model to save") for name in re.findall(r"`(\w+)`", names)}
+SAVED = {
+    name: told for names, told in rows("saving.md", "Which model to save") for name in re.findall(r"`(\w+)`", names)
+}
 
 
 def test_the_page_knows_every_strategy():
@@ -74,7 +76,7 @@ def test_which_model_to_save(name):
 
 
 def test_the_page_quotes_every_refusal():
-    quoted = " ".join(words for _, words in rows("What is refused"))
+    quoted = " ".join(words for _, words in rows("join.md", "What is refused"))
     for situation in SITUATIONS:
         for strategy in NAMED.values():
             sentence = situation.refusal(strategy, 2)

@@ -1,0 +1,103 @@
+"""Commands in processes that are forked from the server of ``fs.launch``, which has imported torch.
+
+A new interpreter takes four seconds of a core until it has imported torch and made its first optimizer, and one that calls
+``fs.launch`` starts a server that takes them again. What is looked at is what a command does after that: it has a process
+of its own, with its own arguments, variables, folder and files for what it says, and ends as any other.
+"""
+
+import atexit
+import os
+import runpy
+import signal
+import subprocess
+import sys
+import tempfile
+import traceback
+from multiprocessing import forkserver
+from pathlib import Path
+
+from flockstep.backends.real.launch.child_processes import context
+
+
+class Started:
+    """A command on its way, like ``subprocess.Popen``'s: ``arguments`` are what would follow ``python``."""
+
+    def __init__(self, arguments, cwd=None, env=None):
+        self.arguments = [str(argument) for argument in arguments]
+        self._said = tempfile.TemporaryDirectory()
+        files = [str(Path(self._said.name) / name) for name in ("out", "err")]
+        for file in files:
+            Path(file).touch()
+        self._files = files
+        environment = dict(os.environ) if env is None else env
+        forking = context()
+        forkserver.ensure_running()
+        # The children that it starts by itself come from the same server.
+        address = forkserver._forkserver._forkserver_address
+        self._process = forking.Process(
+            target=_become, args=(self.arguments, str(cwd or Path.cwd()), environment, files, address)
+        )
+        self._process.start()
+
+    def communicate(self, timeout=None):
+        """What it said, after its end."""
+        self._process.join(timeout)
+        if self._process.exitcode is None:
+            self.kill()
+            raise subprocess.TimeoutExpired(self.arguments, timeout)
+        with self._said:
+            return tuple(Path(file).read_text() for file in self._files)
+
+    @property
+    def returncode(self):
+        """None while it runs."""
+        return self._process.exitcode
+
+    def kill(self):
+        """End it, if it has not ended."""
+        self._process.kill()
+        self._process.join()
+        self._said.cleanup()
+
+
+def run(arguments, *, cwd=None, env=None, timeout=None):
+    """``subprocess.run([sys.executable, *arguments], capture_output=True, text=True)``."""
+    started = Started(arguments, cwd, env)
+    said, errors = started.communicate(timeout)
+    return subprocess.CompletedProcess(started.arguments, started.returncode, said, errors)
+
+
+def _become(arguments, cwd, environment, files, address):
+    """Be ``python *arguments`` from here on; never returns."""
+    for number, file in enumerate(files, start=1):
+        os.dup2(os.open(file, os.O_WRONLY | os.O_APPEND), number)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_SETMASK, set())
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(cwd)
+    forkserver._forkserver._forkserver_address = address
+    forkserver._forkserver.ensure_running = lambda: None
+    code = 0
+    try:
+        if arguments[0] == "-m":
+            sys.argv, first = arguments[1:], cwd
+        else:
+            sys.argv, first = arguments, str(Path(arguments[0]).resolve().parent)
+        sys.path[:0] = [first, *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))]
+        if arguments[0] == "-m":
+            runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+        else:
+            runpy.run_path(arguments[0], run_name="__main__")
+    except SystemExit as left:
+        if isinstance(left.code, str):
+            sys.stderr.write(left.code + "\n")
+        code = left.code if isinstance(left.code, int) else int(left.code is not None)
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    finally:
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
