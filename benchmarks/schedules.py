@@ -226,13 +226,13 @@ def drawn(number: int, kind: str) -> Schedule:
 def main() -> None:
     """Every kind of strategy under as many schedules as asked for."""
     parser = arguments("benchmarks.schedules", __doc__ or "")
-    parser.add_argument("--schedules", type=int, help="how many in all (default: 2000, with --quick 80)")
+    parser.add_argument("--schedules", type=int, help="how many in all (default: 2000, with --quick 40)")
     parser.add_argument("--first", type=int, default=0, help="the number of the first (default: %(default)s)")
     parser.add_argument("--only", choices=list(KINDS), help="one strategy (default: all, in turn)")
     options = parser.parse_args()
     torch.set_num_threads(1)
     kinds = [options.only] if options.only else list(KINDS)
-    count = options.schedules or (80 if options.quick else 2000)
+    count = options.schedules or (40 if options.quick else 2000)
     of_each, block = -(-count // len(kinds)), 25
     progress, rows, failed = Progress(len(kinds) * -(-of_each // block)), [], []
     for kind in kinds:
