@@ -1,4 +1,4 @@
-"""What a node holds after the ``with``, as docs/saving.md tells its readers; and the sentences that docs/join.md quotes."""
+"""What a node holds after the ``with``, as docs/saving.md tells its readers; and what docs/join.md quotes."""
 
 import re
 from pathlib import Path

@@ -43,8 +43,8 @@ def test_the_zoo_has_its_animals():
     assert len({situation.name for situation in SITUATIONS}) == len(SITUATIONS)
 
 
-# The whole product is on two virtual nodes. Elsewhere a third of it: of strategies, situations and places each pair still
-# meets, every strategy with 23 situations in each place and every situation with 8 strategies.
+# The whole product is on two virtual nodes. Elsewhere a third of it: of strategies, situations and places each pair
+# still meets, every strategy with 23 situations in each place and every situation with 8 strategies.
 THIRDS = range(3)
 
 

@@ -1,19 +1,20 @@
 """Commands in processes that are forked from the server of ``fs.launch``, which has imported torch.
 
-A new interpreter takes four seconds of a core until it has imported torch and made its first optimizer, and one that calls
-``fs.launch`` starts a server that takes them again. What is looked at is what a command does after that: it has a process
-of its own, with its own arguments, variables, folder and files for what it says, and ends as any other.
+A new interpreter takes four seconds of a core until it has imported torch and made its first optimizer, and one that
+calls ``fs.launch`` starts a server that takes them again. What is looked at is what a command does after that: it has a
+process of its own, with its own arguments, variables, folder and files for what it says, and ends as any other.
 """
 
 import atexit
 import os
 import runpy
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import traceback
-from multiprocessing import forkserver
+from multiprocessing import forkserver, process
 from pathlib import Path
 
 from flockstep.backends.real.launch.child_processes import context
@@ -24,8 +25,8 @@ class Started:
 
     def __init__(self, arguments, cwd=None, env=None):
         self.arguments = [str(argument) for argument in arguments]
-        self._said = tempfile.TemporaryDirectory()
-        files = [str(Path(self._said.name) / name) for name in ("out", "err")]
+        self._folder, self._told = tempfile.TemporaryDirectory(), None
+        files = [str(Path(self._folder.name) / name) for name in ("out", "err")]
         for file in files:
             Path(file).touch()
         self._files = files
@@ -45,8 +46,10 @@ class Started:
         if self._process.exitcode is None:
             self.kill()
             raise subprocess.TimeoutExpired(self.arguments, timeout)
-        with self._said:
-            return tuple(Path(file).read_text() for file in self._files)
+        if self._told is None:
+            self._told = tuple(Path(file).read_text() for file in self._files)
+            self._folder.cleanup()
+        return self._told
 
     @property
     def returncode(self):
@@ -57,7 +60,8 @@ class Started:
         """End it, if it has not ended."""
         self._process.kill()
         self._process.join()
-        self._said.cleanup()
+        self._told = self._told or ("", "")
+        self._folder.cleanup()
 
 
 def run(arguments, *, cwd=None, env=None, timeout=None):
@@ -65,6 +69,23 @@ def run(arguments, *, cwd=None, env=None, timeout=None):
     started = Started(arguments, cwd, env)
     said, errors = started.communicate(timeout)
     return subprocess.CompletedProcess(started.arguments, started.returncode, said, errors)
+
+
+def flock(nodes, arguments, *, cwd=None, env=None, timeout=None):
+    """The same on several nodes, with the variables that torchrun sets; each one's end."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(probe.getsockname()[1])}
+    world = (os.environ if env is None else env) | meeting | {"WORLD_SIZE": str(nodes), "LOCAL_WORLD_SIZE": str(nodes)}
+    started = [Started(arguments, cwd, world | {"RANK": str(k), "LOCAL_RANK": str(k)}) for k in range(nodes)]
+    try:
+        said = [one.communicate(timeout) for one in started]
+    finally:
+        for one in started:
+            one.kill()
+    return [
+        subprocess.CompletedProcess(one.arguments, one.returncode, *told)
+        for one, told in zip(started, said, strict=True)
+    ]
 
 
 def _become(arguments, cwd, environment, files, address):
@@ -76,6 +97,8 @@ def _become(arguments, cwd, environment, files, address):
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(cwd)
+    # Where a child that it starts looks for a script that was given by a relative path.
+    process.ORIGINAL_DIR = cwd
     forkserver._forkserver._forkserver_address = address
     forkserver._forkserver.ensure_running = lambda: None
     code = 0

@@ -171,9 +171,7 @@ class _HandOptimizer(torch.optim.Optimizer):
 
 
 def seed_cpu() -> None:
-    """Have a model be made alike each time. ``torch.manual_seed`` takes ten times as long: it notes down for each kind of
-    device who asked.
-    """
+    """Have a model be made alike each time; ``torch.manual_seed`` notes down for every kind of device who asked."""
     torch.default_generator.manual_seed(0)
 
 
