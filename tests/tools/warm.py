@@ -13,8 +13,9 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import traceback
-from multiprocessing import forkserver, process
+from multiprocessing import connection, forkserver, process
 from pathlib import Path
 
 from flockstep.backends.real.launch.child_processes import context
@@ -34,7 +35,7 @@ class Started:
         forking = context()
         forkserver.ensure_running()
         # The children that it starts by itself come from the same server.
-        address = forkserver._forkserver._forkserver_address
+        address = forkserver._forkserver._forkserver_address  # type: ignore[attr-defined]
         self._process = forking.Process(
             target=_become, args=(self.arguments, str(cwd or Path.cwd()), environment, files, address)
         )
@@ -88,19 +89,26 @@ def flock(nodes, arguments, *, cwd=None, env=None, timeout=None):
     ]
 
 
+def _end_with_parent():
+    """A test that is interrupted leaves nobody behind."""
+    connection.wait([process.parent_process().sentinel])
+    os._exit(1)
+
+
 def _become(arguments, cwd, environment, files, address):
     """Be ``python *arguments`` from here on; never returns."""
     for number, file in enumerate(files, start=1):
         os.dup2(os.open(file, os.O_WRONLY | os.O_APPEND), number)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.pthread_sigmask(signal.SIG_SETMASK, set())
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(cwd)
     # Where a child that it starts looks for a script that was given by a relative path.
-    process.ORIGINAL_DIR = cwd
-    forkserver._forkserver._forkserver_address = address
-    forkserver._forkserver.ensure_running = lambda: None
+    process.ORIGINAL_DIR = cwd  # type: ignore[attr-defined]
+    forkserver._forkserver._forkserver_address = address  # type: ignore[attr-defined]
+    forkserver._forkserver.ensure_running = lambda: None  # type: ignore[method-assign]
     code = 0
     try:
         if arguments[0] == "-m":
