@@ -272,7 +272,7 @@ def drawn(number: int, kind: str) -> Schedule:
 def main() -> None:
     """Every kind of strategy under as many schedules as asked for."""
     parser = arguments("benchmarks.schedules", __doc__ or "")
-    parser.add_argument("--schedules", type=int, help="how many in all (default: 2000, with --quick 80)")
+    parser.add_argument("--schedules", type=int, help="how many in all (default: 2000, with --quick 40)")
     parser.add_argument("--first", type=int, default=0, help="the number of the first (default: %(default)s)")
     parser.add_argument("--elastic", action="store_true", help="strategies whose nodes take means, in elastic runs")
     parser.add_argument("--only", choices=[*KINDS, *ELASTIC], help="one strategy (default: all, in turn)")
@@ -281,7 +281,7 @@ def main() -> None:
     kinds = [options.only] if options.only else list(ELASTIC if options.elastic else KINDS)
     # With --quick a few of the others, too.
     kinds += ["LocalSGD", "HPSGD"] * (options.quick and not options.only and not options.elastic)
-    count = options.schedules or (80 if options.quick else 2000)
+    count = options.schedules or (40 if options.quick else 2000)
     of_each, block = -(-count // len(kinds)), 25
     progress, rows, failed = Progress(len(kinds) * -(-of_each // block)), [], []
     for kind in kinds:

@@ -76,8 +76,8 @@ def main() -> None:
     """Two tables in one."""
     options = arguments("benchmarks.swarm", __doc__ or "").parse_args()
     torch.set_num_threads(1)
-    nodes, steps, dim = (16, 40, 20_000) if options.quick else (64, 200, 50_000)
-    sizes, seeds = ((4, 8, 16), (0,)) if options.quick else ((8, 16, 64, 256), (0, 1, 2))
+    nodes, steps, dim = (8, 20, 5_000) if options.quick else (64, 200, 50_000)
+    sizes, seeds = ((4, 8), (0,)) if options.quick else ((8, 16, 64, 256), (0, 1, 2))
     progress, rows = Progress(2 * 2 * len(seeds) + len(sizes)), []
     slowed = {}
     for strategy in (SWARM, fs.DataParallel()):

@@ -1,13 +1,21 @@
 """What every test may count on, and what a person is told of tests that could not run."""
 
+import gc
 import os
 import signal
 import sys
 from collections import Counter
+from multiprocessing import forkserver
 
 # Several tests run at a time. Left alone, torch starts as many threads in each as there are cores, which spin while
 # they wait for each other: with two at a time that took seven times as long. Before anybody imports torch.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# A test that compiles a model compiles a dozen small functions: torch would start a process for each core for them.
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+
+# A million objects are made by imports and by collecting, and none of them goes: not to be looked at again and again.
+gc.disable()
 
 # Where bytecode is not kept, every worker rewrites the asserts of every test file anew, and every process that a test
 # starts compiles the library: a third of what collecting costs. It goes to __pycache__, as it does everywhere else.
@@ -17,6 +25,19 @@ sys.dont_write_bytecode = False
 # Started in the background of a script, a process ignores Ctrl-C, and so do its children: tests of it need the default.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# Nodes of topic models and actor-critics import these, three seconds for each node: here once, in the server that they
+# are forked from.
+_preload = forkserver.set_forkserver_preload
+_OURS = ["flockstep.lda", "flockstep.rl", "sklearn", "gymnasium", "matplotlib.figure"]
+forkserver.set_forkserver_preload = lambda names: _preload([*names, *_OURS])
+
+
+def pytest_collection_finish():
+    """From here on garbage is collected, of what tests make."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_terminal_summary(terminalreporter):

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import warm
 
 import flockstep
 
@@ -34,7 +35,7 @@ def test_the_blocks_of_the_readme_are_one_script(tmp_path):
     """As a reader would who pastes one below the other into a file."""
     script = tmp_path / "readme.py"
     script.write_text("\n".join(BLOCK.findall((ROOT / "README.md").read_text())))
-    ended = subprocess.run([sys.executable, script.name], cwd=tmp_path, capture_output=True, text=True, timeout=600)
+    ended = warm.run([script.name], cwd=tmp_path, timeout=600)
     assert ended.returncode == 0, ended.stderr
     assert "Lazy(distance=0.5): loss" in ended.stdout
 

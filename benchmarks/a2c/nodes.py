@@ -58,8 +58,8 @@ def main() -> None:
     """Measure, and say what was met."""
     options = arguments(NAME, __doc__ or "").parse_args()
     torch.set_num_threads(1)
-    turns, bursts, seeds = (1, 40, [0]) if options.quick else (5, 800, [0, 1, 2])
-    timesteps = 200_000 if options.quick else 1_000_000
+    turns, bursts, seeds = (1, 20, [0]) if options.quick else (5, 800, [0, 1, 2])
+    timesteps = 50_000 if options.quick else 1_000_000
     progress = Progress(2 * turns + len(seeds))
     told: list[dict[str, Any]] = []
     try:

@@ -42,7 +42,7 @@ def main() -> None:
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     torch.set_num_threads(1)
-    steps, hidden = (200, 64) if options.quick else (options.steps or 2000, 512)
+    steps, hidden = (100, 64) if options.quick else (options.steps or 2000, 512)
     words = ["--steps", str(steps), "--hidden", str(hidden), "--batch", "32"]
     try:
         with Lab(nodes=options.nodes, rate=options.rate) as lab:

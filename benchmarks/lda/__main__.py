@@ -148,7 +148,7 @@ def _measure(options: Any) -> None:
     sizes, seeds, turns = ((20,), (0,), 1) if quick else ((50, 100), (0, 1, 2), 11)
     total = 1 if only else len(sizes) * len(seeds) * (1 + len(OURS) + len(here)) + 3 * turns + 2
     progress = Progress(total)
-    split = newsgroups(1000 if quick else None)
+    split = newsgroups(300 if quick else None)
     bench = Bench(split, progress, folder, quick=quick)
     figures: Row = {"left out, not installed": missing}
     met: dict[str, bool] = {}
@@ -164,7 +164,7 @@ def _measure(options: Any) -> None:
         for objective in ("map", "cvb0", "vb"):
             ratio = round(bench.threads(sizes[-1], objective, turns), 2)
             met[f"{objective}: two threads {ratio}x one, at least {LEAST_THREADS}"] = ratio >= LEAST_THREADS
-    peak = bench.memory(5_000 if quick else 200_000)
+    peak = bench.memory(2_000 if quick else 200_000)
     met[f"stream in {peak:.2f} GiB, below {MOST_GIB:g}"] = peak < MOST_GIB
     finish(NAME, bench.rows, figures=figures, met=met, folder=folder, note="" if only else _note(bench.rows, missing))
 

@@ -217,7 +217,7 @@ def main() -> None:
     corpora, topics, seeds, most = options.corpora, options.topics, options.seeds, None
     models = [name for name in options.models if find_spec(MODELS[name][0])]
     if options.quick:
-        corpora, topics, seeds, most = ["Shakespeare speeches"], [10], [0], 800
+        corpora, topics, seeds, most = ["Shakespeare speeches"], [10], [0], 300
         models = [name for name in models if name not in ("tomotopy, 1,000", "gensim, 10 passes")]
     folder = options.out or (None if options.quick else RESULTS)
     rows = before(folder)

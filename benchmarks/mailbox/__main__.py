@@ -49,7 +49,7 @@ def main() -> None:
     # So that an end by SIGTERM is an orderly one, too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     torch.set_num_threads(1)
-    rounds, stretches = (3, 1) if options.quick else (60, 20)
+    rounds, stretches = (1, 1) if options.quick else (60, 20)
     progress = Progress(rounds + 2)
     with tempfile.TemporaryDirectory() as name:
         place = Place(LOOPBACK, Path(name))

@@ -50,7 +50,7 @@ def main() -> None:
     # So that an end by SIGTERM is an orderly one, too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     torch.set_num_threads(1)
-    hidden, rounds = (64, 1) if options.quick else (256, options.rounds or 15)
+    hidden, rounds = (16, 1) if options.quick else (256, options.rounds or 15)
     try:
         with Lab(nodes=options.nodes, rate=options.rate) as lab:
             link, found = measure(lab, hidden, rounds)

@@ -48,7 +48,7 @@ class Plan:
 
 
 FULL = Plan(nodes=(1, 2, 4, 8, 16), exponents=[-9.5 + k / 2 for k in range(13)], seeds=5)
-QUICK = Plan(nodes=(1, 8), exponents=(-8.5, -8, -5.5, -5), seeds=1)
+QUICK = Plan(nodes=(1, 8), exponents=(-8, -5.5), seeds=1)
 
 
 def trial(strategy: fs.Strategy, problem: Wells, plan: Plan, nodes: int, rate: float) -> Rate:

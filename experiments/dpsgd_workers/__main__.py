@@ -114,7 +114,7 @@ def problems(quick: bool) -> dict[str, tuple[Callable[[float, int, float, int], 
     features = rng.standard_normal((4096, 20))
     labels = np.sign(features @ rng.standard_normal(20) + 0.5 * rng.standard_normal(4096))
     quadratics, logistic = Quadratics(dim=32, heterogeneity=0.0), Logistic(data=(features, labels), batch=8, l2=1e-2)
-    steps, long = (20, 20) if quick else (40, 100)
+    steps, long = (8, 20) if quick else (40, 100)
     return {
         "transformer, AdamW": (lambda lr, n, r, s: text(lr, n, r, s, steps), (0.005, 0.01, 0.02, 0.04)),
         "logistic, SGD": (lambda lr, n, r, s: convex(logistic, lr, n, r, s, long), (0.1, 0.2, 0.4, 0.8)),
@@ -138,7 +138,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=1, help="how many (default: %(default)s)")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    workers = (1, 2, 4) if options.quick else WORKERS
+    workers = (1, 2) if options.quick else WORKERS
     chosen = problems(options.quick)
     progress, rows = Progress(len(chosen) * (1 + len(RULES) * (len(workers) - 1))), []
     worst = dict.fromkeys(RULES, 0.0)

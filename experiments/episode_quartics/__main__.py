@@ -89,7 +89,7 @@ def main() -> None:
     """Measure, then tell."""
     options = arguments(NAME, __doc__ or "").parse_args()
     torch.set_num_threads(1)
-    seeds, rounds, hs = (2, 300, (1, BAR_H)) if options.quick else (5, ROUNDS, HS)
+    seeds, rounds, hs = (2, 60, (1, BAR_H)) if options.quick else (5, ROUNDS, HS)
     folder = options.out or (None if options.quick else Path(__file__).parent)
     progress = Progress(len(hs) * len(STRATEGIES))
     results = {}

@@ -127,7 +127,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3, help="seeds of the chosen settings (default: %(default)s)")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    steps, seeds, hidden = (20, 1, 16) if options.quick else (500, options.seeds, 64)
+    steps, seeds, hidden = (6, 1, 16) if options.quick else (500, options.seeds, 64)
     plain = CharLSTM(batch=8, length=32, hidden=hidden)
     heavy = Noisy(workload=plain, noise=StudentT(df=DF), scale=SCALE)
     progress = Progress(len(SETTINGS) + len(METHODS) * (2 * seeds - 1))

@@ -37,7 +37,7 @@ def main() -> None:
     """Run all of it, and tell."""
     options = _options()
     steps, seeds, nodes, factors = (
-        (32, [0], 2, [1.0]) if options.quick else (options.steps, options.seeds, 8, options.factors)
+        (16, [0], 2, [1.0]) if options.quick else (options.steps, options.seeds, 8, options.factors)
     )
     tasks = TASKS[:1] if options.quick else options.tasks
     which = [(ALONE, 1), (TOGETHER, nodes), *((way, nodes) for way in WAYS)]

@@ -60,7 +60,7 @@ class Size:
     def quick(self) -> Size:
         """The same on next to nothing."""
         short = replace(self, nodes=(2,), passes=1.0, points=1, device="cpu", workers=1)
-        return replace(short, batch=4, images=32, tests=20)
+        return replace(short, batch=4, images=16, tests=8)
 
 
 @dataclass(frozen=True)

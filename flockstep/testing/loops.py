@@ -19,7 +19,7 @@ from flockstep.joining import join, rank
 from flockstep.strategy import Strategy, describe, is_one_sided
 from flockstep.testing.parts import LawBroken
 from flockstep.testing.zoo import SITUATIONS, Situation
-from flockstep.testing.zoo.by_hand import ByHand, contents
+from flockstep.testing.zoo.by_hand import ByHand, contents, seed_cpu
 from flockstep.trace import Trace
 
 _ITERATIONS = 6
@@ -102,7 +102,7 @@ def _all_tried(trials: list[tuple[Strategy, Situation]]) -> list[Outcome]:
 def _tried(strategy: Strategy, situation: Situation) -> Outcome:
     """The user's loop."""
     with _MAKING:
-        torch.manual_seed(0)
+        seed_cpu()
         made = situation.make()
     optimizers: Any = made.optimizers[0] if len(made.optimizers) == 1 else made.optimizers
     try:

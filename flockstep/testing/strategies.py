@@ -53,8 +53,7 @@ def check_strategy(
             raise LawBroken(f"{describe(strategy)} does not run on {size} nodes: {why}")
         if is_sgd and (size == 1 or not is_one_sided(strategy)):
             _is_sgd_where_all_are_alike(strategy, size, tolerance)
-        _repeats_itself(strategy, size)
-        _loses_no_byte(strategy, size)
+        _loses_no_byte(strategy, size, _repeats_itself(strategy, size))
         _survives_a_bad_gradient(strategy, size)
         if is_sgd and size > 1 and is_one_sided(strategy):
             _comes_together(strategy, size)
@@ -112,14 +111,14 @@ def _is_sgd_where_all_are_alike(strategy: Strategy, size: int, tolerance: float)
         raise LawBroken(f"{describe(strategy)} with the same data on {size} node(s) is {worst:.2g} away from plain SGD")
 
 
-def _repeats_itself(strategy: Strategy, size: int) -> None:
+def _repeats_itself(strategy: Strategy, size: int) -> Trace:
     first, second = (_run(strategy, size, network=_SLOW, compute=_UNEVEN) for _ in range(2))
     if not _same(first, second) or first.to_json() != second.to_json():
         raise LawBroken(f"{describe(strategy)} gives another outcome on {size} nodes when it is run again")
+    return first
 
 
-def _loses_no_byte(strategy: Strategy, size: int) -> None:
-    trace = _run(strategy, size, network=_SLOW, compute=_UNEVEN)
+def _loses_no_byte(strategy: Strategy, size: int, trace: Trace) -> None:
     sent, received = (sum(getattr(node, name) for node in trace.nodes) for name in ("bytes_sent", "bytes_received"))
     if sent != received:
         raise LawBroken(f"{describe(strategy)} on {size} nodes sent {sent} bytes and received {received}")

@@ -115,44 +115,52 @@ def brought(rank, count, half, alike):
 
 @dataclass(frozen=True)
 class Averages:
-    """Every node writes down the mean of what all brought."""
+    """Every node writes down the means of what all brought: one for each number of halves of each kind, in a row."""
 
-    count: int
-    half: str
+    counts: tuple[int, ...]
     alike: bool = False
 
     async def run(self, node):
-        mean = await node.mean(brought(node.rank, self.count, self.half, self.alike), "halves")
-        # Each round is its own: what a mean returns may be changed.
-        again = await node.mean(mean.clone(), "halves")
-        mean.fill_(-1.0)
-        node.params.resize_(self.count).copy_(again)
+        means = []
+        for half in HALVES:
+            for count in self.counts:
+                channel = f"{count} {half}"
+                mean = await node.mean(brought(node.rank, count, half, self.alike), channel)
+                # Each round is its own: what a mean returns may be changed.
+                again = await node.mean(mean.clone(), channel)
+                mean.fill_(-1.0)
+                means.append(again.double())
+        row = torch.cat(means)
+        node.params.resize_(len(row)).copy_(row)
 
 
-def means(place, nodes, *arguments):
-    trace = PLACES[place](Averages(*arguments), Page(), nodes=nodes, steps=1)
-    assert {node.bytes_sent for node in trace.nodes} == {2 * ring_bytes(2 * arguments[0], nodes)}
-    return [trace.models[rank] for rank in range(nodes)]
+def means(place, nodes, counts, alike=False):
+    """Those of every node, by kind and number of halves. One run for all: to start processes takes longest."""
+    trace = PLACES[place](Averages(counts, alike), Page(), nodes=nodes, steps=1)
+    sent = sum(2 * ring_bytes(2 * count, nodes) for count in counts) * len(HALVES)
+    assert {node.bytes_sent for node in trace.nodes} == {sent}
+    cases = [(half, count) for half in HALVES for count in counts]
+    split = [trace.models[rank].split([count for _, count in cases]) for rank in range(nodes)]
+    return {case: [parts[i] for parts in split] for i, case in enumerate(cases)}
 
 
 @pytest.mark.parametrize("place", EVERYWHERE)
 @pytest.mark.parametrize("nodes", [1, 2, 3, 5])
-@pytest.mark.parametrize("half", HALVES)
-def test_halves_are_summed_as_floats_and_rounded_once(half, nodes, place):
-    for count in (1, 2, 7, 1001):
+def test_halves_are_summed_as_floats_and_rounded_once(nodes, place):
+    for (half, count), found in means(place, nodes, (1, 2, 7, 1001)).items():
         vectors = [brought(rank, count, half, alike=False) for rank in range(nodes)]
         expected = np.mean([v.float().numpy() for v in vectors], axis=0, dtype=np.float32)
         rounded = torch.from_numpy(expected).to(HALVES[half]).double()
-        for mean in means(place, nodes, count, half):
-            assert torch.equal(mean, rounded)
-    # The test is about something: summed one by one in halves, most would be others.
-    if nodes > 2:
-        plain = sum(vectors[1:], vectors[0].clone()) / nodes
-        assert (plain.double() != rounded).sum() > 100
+        for mean in found:
+            assert torch.equal(mean, rounded), (half, count)
+        # The test is about something: summed one by one in halves, most would be others.
+        if nodes > 2 and count == 1001:
+            plain = sum(vectors[1:], vectors[0].clone()) / nodes
+            assert (plain.double() != rounded).sum() > 100, half
 
 
 @pytest.mark.parametrize("place", EVERYWHERE)
-@pytest.mark.parametrize("half", HALVES)
-def test_the_mean_of_equal_halves_is_that_vector_to_the_bit(half, place):
-    vector = brought(0, 1001, half, alike=True).double()
-    assert all(torch.equal(mean, vector) for mean in means(place, 3, 1001, half, True))
+def test_the_mean_of_equal_halves_is_that_vector_to_the_bit(place):
+    for (half, count), found in means(place, 3, (1001,), True).items():
+        vector = brought(0, count, half, alike=True).double()
+        assert all(torch.equal(mean, vector) for mean in found), half

@@ -1,14 +1,11 @@
 """A timeline tells what reports tell, in pieces: its seconds and bytes add up to theirs, on every backend."""
 
-import os
-import subprocess
-import sys
 from functools import partial
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 import torch
+import warm
 from one_of_each import one_of_each
 from torch import nn
 
@@ -138,14 +135,12 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-def test_of_nodes_that_torchrun_started(tmp_path):
+def test_of_nodes_with_the_variables_of_torchrun(tmp_path):
     """Each has the whole timeline in the end, and all the same."""
     script = tmp_path / "train.py"
     script.write_text(TORCHRUN)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
-    environment = {**os.environ, "PYTHONPATH": str(Path(fs.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([*command, str(tmp_path)], capture_output=True, text=True, timeout=240, env=environment)
-    assert done.returncode == 0, done.stderr
+    for done in warm.flock(2, [script, tmp_path], timeout=240):
+        assert done.returncode == 0, done.stderr
     first, second = (Trace.from_json((tmp_path / f"{rank}.json").read_text()) for rank in range(2))
     assert_adds_up(first)
     assert first.timeline == second.timeline

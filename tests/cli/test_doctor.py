@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+import warm
 from typer.testing import CliRunner
 
 from flockstep import units
@@ -250,8 +251,7 @@ def test_all_is_well_with_keys(run):
 def test_two_processes_and_a_pipe(run, secured):
     ours, theirs = (["--keys", run, "--rank", 1], ["--keys", run, "--rank", 0]) if secured else ([], [])
     with listening(*theirs, "--host", "127.0.0.1") as address:
-        command = [FLOCKSTEP, "doctor", address, "--quick", *map(str, ours)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+        done = warm.run(["-m", "flockstep", "doctor", address, "--quick", *map(str, ours)], timeout=300)
     told = Told(done.returncode, done.stdout)
     assert told.code == 0, done.stdout + done.stderr
     assert "\x1b" not in done.stdout

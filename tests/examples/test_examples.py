@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import warm
 from safetensors.torch import load_file
 
 from flockstep.workloads.datasets import data_folder
@@ -22,16 +23,24 @@ FLOCK = [str(Path(sys.executable).with_name("flockstep")), "run", "-n", "2"]
 TINY = ["--hidden", "16", "--batch", "4", "--length", "16"]
 
 
-def command(*arguments, launcher=(sys.executable,)):
+def command(*arguments, launcher):
     name, *rest = arguments
     return [*launcher, str(EXAMPLES / name), *map(str, rest)]
 
 
-def run(*arguments, launcher=(sys.executable,)):
+def run(*arguments, launcher=None, nodes=1):
+    """What all nodes said. Without a launcher, they are forked with the variables that torchrun sets."""
     # From the root, where data folders are looked for unless FLOCKSTEP_DATA names another.
-    done = subprocess.run(command(*arguments, launcher=launcher), cwd=ROOT, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    if launcher:
+        call = command(*arguments, launcher=launcher)
+        ended = [subprocess.run(call, cwd=ROOT, capture_output=True, text=True, timeout=300)]
+    elif nodes == 1:
+        ended = [warm.run(command(*arguments, launcher=()), cwd=ROOT, timeout=300)]
+    else:
+        ended = warm.flock(nodes, command(*arguments, launcher=()), cwd=ROOT, timeout=300)
+    for done in ended:
+        assert done.returncode == 0, done.stderr
+    return "".join(done.stdout for done in ended)
 
 
 def weights(folder):
@@ -75,7 +84,7 @@ def test_the_help_teaches(name, here):
 @pytest.mark.slow
 def test_two_optimizers_on_two_nodes(tmp_path):
     tiny = ["--steps", "4", "--batch", "2", "--length", "16", "--width", "16", "--layers", "1", "--out", tmp_path]
-    said = run("muon_gpt.py", *tiny, launcher=FLOCK)
+    said = run("muon_gpt.py", *tiny, nodes=2)
     assert "on 2 node(s)" in said
     assert (tmp_path / "muon_gpt.safetensors").exists()
 
@@ -87,7 +96,18 @@ def test_every_example_has_its_line():
 
 @pytest.mark.slow
 def test_shakespeare_alone(tmp_path):
-    said = run("shakespeare.py", "--steps", 4, *TINY, "--out", tmp_path, "--losses", tmp_path / "losses")
+    # As a person starts it; the other runs are of processes that are forked.
+    said = run(
+        "shakespeare.py",
+        "--steps",
+        4,
+        *TINY,
+        "--out",
+        tmp_path,
+        "--losses",
+        tmp_path / "losses",
+        launcher=[sys.executable],
+    )
     assert "node 0 of 1" in said
     assert "validation loss" in said
     assert len(json.loads((tmp_path / "losses-0").read_text())) == 4
@@ -120,12 +140,12 @@ def test_data_parallel_is_what_ddp_of_torch_is(tmp_path):
     run(
         "shakespeare.py",
         *[*shape, "--strategy", "DataParallel", "--out", tmp_path / "ours", "--losses", tmp_path / "ours"],
-        launcher=FLOCK,
+        nodes=2,
     )
     run(
         "shakespeare.py",
         *[*shape, "--ddp", "--out", tmp_path / "theirs", "--losses", tmp_path / "theirs"],
-        launcher=FLOCK,
+        nodes=2,
     )
     for rank in range(2):
         ours, theirs = (json.loads((tmp_path / f"{who}-{rank}").read_text()) for who in ("ours", "theirs"))
@@ -146,7 +166,7 @@ def uninterrupted(tmp_path_factory):
     @cache
     def train(strategy):
         folder = tmp_path_factory.mktemp("whole")
-        run(*LONG, "--strategy", strategy, "--out", folder, launcher=FLOCK)
+        run(*LONG, "--strategy", strategy, "--out", folder, nodes=2)
         return weights(folder)
 
     return train
@@ -190,7 +210,7 @@ def test_killed_and_resumed_is_as_if_never_interrupted(tmp_path, uninterrupted, 
         assert process.returncode == 128 + signal.SIGKILL
     assert not (tmp_path / "out").exists()
 
-    run(*arguments, "--losses", tmp_path / "losses", launcher=FLOCK)
+    run(*arguments, "--losses", tmp_path / "losses", nodes=2)
     assert 0 < len(json.loads((tmp_path / "losses-0").read_text())) < 203
     assert_same_bits(weights(tmp_path / "out"), uninterrupted(strategy))
 

@@ -1,4 +1,4 @@
-"""What a node holds after the ``with``, as docs/saving.md tells; and the sentences that docs/join.md quotes."""
+"""What a node holds after the ``with``, as docs/saving.md tells its readers; and what docs/join.md quotes."""
 
 import re
 from pathlib import Path
@@ -11,12 +11,12 @@ from torch import nn
 import flockstep as fs
 from flockstep.testing.zoo import SITUATIONS
 
-DOCS = Path(__file__).parents[2] / "docs"
+PAGES = Path(__file__).parents[2] / "docs"
 
 
 def rows(page, heading):
     """The table under a heading of a page, without its head."""
-    part = (DOCS / page).read_text().split(f"# {heading}")[1].split("\n## ")[0]
+    part = (PAGES / page).read_text().split(f"# {heading}\n")[1].split("\n## ")[0]
     lines = [line for line in part.splitlines() if line.startswith("|")]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
 

@@ -27,7 +27,7 @@ class ByHand:
     def __init__(self, situation: Situation, steps: int, rank: int = 0, size: int = 1) -> None:
         self._situation, self._steps, self._rank, self._size = situation, steps, rank, size
         self._shards: list[ByHand] = []
-        torch.manual_seed(0)
+        seed_cpu()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             self.setting: Setting = situation.make()
@@ -168,6 +168,11 @@ class _HandOptimizer(torch.optim.Optimizer):
         """The hand's."""
         if self._x.grad is not None:
             self._hand.step(self._x, self._x.grad)
+
+
+def seed_cpu() -> None:
+    """Have a model be made alike each time; ``torch.manual_seed`` notes down for every kind of device who asked."""
+    torch.default_generator.manual_seed(0)
 
 
 def contents(setting: Setting) -> dict[str, Tensor]:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch.distributed as dist
+import warm
 
 import flockstep as fs
 from flockstep.backends.real.join import joined, late_join
@@ -330,7 +331,7 @@ SPAWN = """
 
 
     if __name__ == "__main__":
-        mp.spawn(child, (sys.argv[1],), nprocs=3)
+        mp.start_processes(child, (sys.argv[1],), nprocs=3, start_method="fork")
 """
 SLOWLY = {"OMP_NUM_THREADS": "1", "FLOCKSTEP_TIMEOUT": "120", "PYTHONPATH": str(ROOT)}
 
@@ -345,6 +346,9 @@ def run(tmp_path):
     def run(*commands):
         for command, variables in commands:
             environment = without_others() | SLOWLY | variables
+            if command[0].endswith(".py"):
+                processes.append(warm.Started(command, tmp_path, environment))
+                continue
             pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
             processes.append(subprocess.Popen(command, cwd=tmp_path, env=environment, **pipes))
         lines = []
@@ -385,7 +389,7 @@ def test_three_tasks_of_a_slurm_step(run, told):
     job = free_job()
     step = {"SLURM_JOB_ID": job, "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "3", "SLURM_NTASKS": "3"}
     step |= {"SLURM_STEP_NODELIST": "localhost"}
-    one = [sys.executable, "train.py"]
+    one = ["train.py"]
     assert_trained_together(
         run(*((one, step | {"SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)}) for rank in range(3)))
     )
@@ -395,14 +399,14 @@ def test_three_tasks_of_a_slurm_step(run, told):
 def test_three_processes_with_the_variables_of_mpiexec(run):
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = str(probe.getsockname()[1])
-    one = [sys.executable, "train.py"]
+    one = ["train.py"]
     numbers = ({"PMI_RANK": str(rank), "MPI_LOCALRANKID": str(rank)} for rank in range(3))
     assert_trained_together(run(*((one, HYDRA | number | {"MASTER_PORT": port}) for number in numbers)))
 
 
 @pytest.mark.slow
 def test_three_processes_with_a_group_of_their_own(run, tmp_path):
-    assert_trained_together(run(([sys.executable, "spawn.py", str(tmp_path / "store")], {})))
+    assert_trained_together(run((["spawn.py", str(tmp_path / "store")], {})))
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import warm
 
 import flockstep as fs
 from flockstep.workloads.convex import Quadratics
@@ -178,9 +179,10 @@ TORCHRUN = """
 def test_the_same_program_started_by_torchrun(tmp_path):
     script = tmp_path / "train.py"
     script.write_text(textwrap.dedent(TORCHRUN))
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3", str(script)]
+    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3", script]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240, env=environment)
+    # The nodes are new interpreters, that torchrun starts.
+    done = warm.run(command, cwd=tmp_path, env=environment, timeout=240)
     assert done.returncode == 0, done.stderr
     results = sorted(line for line in done.stdout.splitlines() if line.startswith("RESULT"))
     virtual = fs.simulate(fs.CELGC(period=3, gamma=0.1), PROBLEM, nodes=3, steps=20)
