@@ -9,7 +9,7 @@ from contextlib import suppress
 from flockstep.backends.real.collective import c10d
 from flockstep.backends.real.mailbox.endpoint import Endpoint, ListenOn, open_endpoint
 from flockstep.backends.real.mailbox.limits import Limits
-from flockstep.backends.real.mailbox.member_line import Member
+from flockstep.backends.real.membership.member_line import Member
 
 LOST = (RuntimeError,)
 """What a store raises when whoever holds it is gone; torch's own errors are of this kind."""

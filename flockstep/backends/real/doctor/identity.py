@@ -13,8 +13,8 @@ from cryptography import x509
 
 from flockstep.backends.real.doctor.finding import Finding, failed, ok
 from flockstep.backends.real.mailbox.identity_query import Identity, ask_identity
-from flockstep.backends.real.mailbox.member_line import format_address
 from flockstep.backends.real.mailbox.wire import Refused
+from flockstep.backends.real.membership.member_line import format_address
 from flockstep.backends.real.security.keys import Keys, rank_in, rank_of
 
 CHECK = "keys"

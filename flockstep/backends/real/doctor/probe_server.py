@@ -24,10 +24,10 @@ from flockstep.backends.real.mailbox.endpoint import ListenOn
 from flockstep.backends.real.mailbox.identity_query import ask_identity
 from flockstep.backends.real.mailbox.limits import Limits
 from flockstep.backends.real.mailbox.mailbox import Mailbox
-from flockstep.backends.real.mailbox.member_line import Member, format_address
-from flockstep.backends.real.mailbox.members import Members
 from flockstep.backends.real.mailbox.server import Server
 from flockstep.backends.real.mailbox.wire import MOST_RANKS, RUN_BYTES, Refused
+from flockstep.backends.real.membership.member_line import Member, format_address
+from flockstep.backends.real.membership.members import Members
 from flockstep.backends.real.security.keys import Keys
 from flockstep.backends.real.security.line_signatures import LineSignatures
 from flockstep.message import Message

@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 
 from flockstep.backends.real.mailbox.identity_query import Identity, fetch
 from flockstep.backends.real.mailbox.limits import Limits
-from flockstep.backends.real.mailbox.member_line import Member
-from flockstep.backends.real.mailbox.numbers import ADDRESS, Verdict
 from flockstep.backends.real.mailbox.wire import MOST_RANKS, Refused
+from flockstep.backends.real.membership.member_line import Member
+from flockstep.backends.real.membership.numbers import ADDRESS, Verdict
 from flockstep.backends.real.security.keys import Keys
 from flockstep.errors import FlockstepError, LostPeer, nodes_named
 

@@ -20,8 +20,8 @@ from flockstep.backends.real.mailbox.endpoint import Endpoint, ListenOn, open_en
 from flockstep.backends.real.mailbox.identity_query import Identity, ask_identity
 from flockstep.backends.real.mailbox.limits import Limits
 from flockstep.backends.real.mailbox.mail_fabric import MailFabric
-from flockstep.backends.real.mailbox.member_line import Member, parse_address
 from flockstep.backends.real.mailbox.wire import VERSION, Refused
+from flockstep.backends.real.membership.member_line import Member, parse_address
 from flockstep.backends.real.security.keys import Keys, ranks_in
 from flockstep.errors import FlockstepError, LostPeer
 

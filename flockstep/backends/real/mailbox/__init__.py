@@ -7,16 +7,10 @@ server           listens: one thread per connection
 client           calls: a frame and its data there, a frame and its data back, over connections used again
 request_handler  the answering side of a connection
 identity_query   what a mailbox says of itself
-numbers          which numbers are promised to nodes that come
-member_line      a line about a node, as it travels
-members          every node's address and incarnation, who was lost, who has left
-hearsay          what third parties say of nodes in a run without keys
-former_life      a node that was started anew where the clock was set back
 limits           the one timeout, and all deadlines that follow from it
 mailbox          handlers and questions
 letters          piles of letters, in and out, and what happens where nobody takes them
 heartbeat        signs of life
 endpoint         all of it, on an address, with keys
-lingering        how long a node whose loop has ended answers the others
 mail_fabric      a node's way to the others by mail alone
 """

@@ -19,9 +19,9 @@ from weakref import WeakKeyDictionary
 import torch
 
 from flockstep.backends.real.mailbox.http import Deadline, Exchange, Head, Reader, send
-from flockstep.backends.real.mailbox.member_line import parse_address
 from flockstep.backends.real.mailbox.memory import Buffers, Staging
 from flockstep.backends.real.mailbox.wire import CHECKSUM_BYTES, FRAME_BYTES, Frame, Refused
+from flockstep.backends.real.membership.member_line import parse_address
 from flockstep.message import Message
 
 

@@ -15,9 +15,9 @@ from flockstep.backends.real.launch import cluster_environment
 from flockstep.backends.real.mailbox.heartbeat import Heartbeat
 from flockstep.backends.real.mailbox.limits import Limits
 from flockstep.backends.real.mailbox.mailbox import Mailbox
-from flockstep.backends.real.mailbox.member_line import Member, format_address
-from flockstep.backends.real.mailbox.members import Members
 from flockstep.backends.real.mailbox.server import Server
+from flockstep.backends.real.membership.member_line import Member, format_address
+from flockstep.backends.real.membership.members import Members
 from flockstep.backends.real.security.keys import Keys
 from flockstep.backends.real.security.line_signatures import LineSignatures
 

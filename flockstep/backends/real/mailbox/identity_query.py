@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from flockstep.backends.real.mailbox.http import Deadline, Exchange, Reader
-from flockstep.backends.real.mailbox.member_line import parse_address
 from flockstep.backends.real.mailbox.wire import Refused
+from flockstep.backends.real.membership.member_line import parse_address
 from flockstep.backends.real.security.keys import Keys, name_of
 
 # Lines about 10,000 nodes fit, with a certificate and a signature each.

@@ -12,8 +12,8 @@ from collections import defaultdict, deque
 from collections.abc import Callable
 
 from flockstep.backends.real.mailbox.limits import Limits
-from flockstep.backends.real.mailbox.members import Members
 from flockstep.backends.real.mailbox.wire import Refused
+from flockstep.backends.real.membership.members import Members
 from flockstep.errors import LostPeer
 from flockstep.message import Message
 

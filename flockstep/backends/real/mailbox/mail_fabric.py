@@ -15,9 +15,9 @@ from typing import Any, NoReturn
 from torch import Tensor
 
 from flockstep.backends.real.mailbox.endpoint import Endpoint
-from flockstep.backends.real.mailbox.lingering import wait_for_the_living
 from flockstep.backends.real.mailbox.mailbox import Mailbox
-from flockstep.backends.real.mailbox.member_line import Member
+from flockstep.backends.real.membership.lingering import wait_for_the_living
+from flockstep.backends.real.membership.member_line import Member
 from flockstep.errors import FlockstepError, LostPeer
 from flockstep.message import Message
 from flockstep.node import Handler

@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from flockstep.backends.real.mailbox.client import Calls, Connections
-from flockstep.backends.real.mailbox.former_life import FormerLife
 from flockstep.backends.real.mailbox.http import Deadline
 from flockstep.backends.real.mailbox.letters import Full, Letters
 from flockstep.backends.real.mailbox.limits import Limits
-from flockstep.backends.real.mailbox.members import Members
 from flockstep.backends.real.mailbox.memory import Buffers, Staging
 from flockstep.backends.real.mailbox.request_handler import Failed, RequestHandler
 from flockstep.backends.real.mailbox.wire import Frame, Kind, Refused, topic_bytes
+from flockstep.backends.real.membership.former_life import FormerLife
+from flockstep.backends.real.membership.members import Members
 from flockstep.backends.real.security.keys import Keys, name_of
 from flockstep.errors import LostPeer
 from flockstep.message import NOTHING, Message

@@ -13,10 +13,10 @@ from importlib.metadata import version
 from flockstep.backends.real.mailbox.client import read_frame, read_message
 from flockstep.backends.real.mailbox.http import PATH, ClosedEarly, Deadline, Exchange, Head, Reader, send
 from flockstep.backends.real.mailbox.limits import Limits
-from flockstep.backends.real.mailbox.members import Members
 from flockstep.backends.real.mailbox.memory import Buffers, Staging
-from flockstep.backends.real.mailbox.numbers import ADDRESS, Numbers
 from flockstep.backends.real.mailbox.wire import VERSION, Frame, Kind, Refused
+from flockstep.backends.real.membership.members import Members
+from flockstep.backends.real.membership.numbers import ADDRESS, Numbers
 from flockstep.backends.real.metrics import CONTENT_TYPE
 from flockstep.backends.real.security.keys import rank_of
 from flockstep.message import Message

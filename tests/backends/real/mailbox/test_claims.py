@@ -138,7 +138,7 @@ def test_what_is_no_question_for_a_number_is_refused(members, what):
 
 
 def test_a_house_promises_no_end_of_numbers(members, monkeypatch):
-    monkeypatch.setattr("flockstep.backends.real.mailbox.numbers._MOST_PROMISES", 2)
+    monkeypatch.setattr("flockstep.backends.real.membership.numbers._MOST_PROMISES", 2)
     with connect(address_of(members[0])) as connection:
         statuses = []
         for number in (5, 6, 7):

@@ -5,8 +5,8 @@ import time
 import pytest
 from hostile import RUN
 
-from flockstep.backends.real.mailbox.member_line import Member
-from flockstep.backends.real.mailbox.members import Members
+from flockstep.backends.real.membership.member_line import Member
+from flockstep.backends.real.membership.members import Members
 from flockstep.backends.real.security.keys import Keys, create
 from flockstep.backends.real.security.line_signatures import LineSignatures
 from flockstep.errors import LostPeer

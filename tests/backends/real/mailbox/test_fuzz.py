@@ -32,10 +32,10 @@ from xxhash import xxh3_64
 from flockstep.backends.real.mailbox import http
 from flockstep.backends.real.mailbox.client import read_frame, read_message
 from flockstep.backends.real.mailbox.http import Deadline, Exchange, Reader
-from flockstep.backends.real.mailbox.member_line import Member
-from flockstep.backends.real.mailbox.members import Members
 from flockstep.backends.real.mailbox.memory import Buffers
 from flockstep.backends.real.mailbox.wire import Frame, Refused
+from flockstep.backends.real.membership.member_line import Member
+from flockstep.backends.real.membership.members import Members
 from flockstep.message import Message
 
 MEGABYTE = 2**20

@@ -3,8 +3,8 @@
 import pytest
 from hostile import KNOCK, request, speak
 
-from flockstep.backends.real.mailbox.member_line import Member
-from flockstep.backends.real.mailbox.members import Members
+from flockstep.backends.real.membership.member_line import Member
+from flockstep.backends.real.membership.members import Members
 from flockstep.errors import LostPeer
 from flockstep.message import NOTHING
 

@@ -8,10 +8,10 @@ from functools import partial
 import pytest
 import torch
 
-from flockstep.backends.real.mailbox import lingering
 from flockstep.backends.real.mailbox.endpoint import ListenOn, open_endpoint
 from flockstep.backends.real.mailbox.limits import Limits
 from flockstep.backends.real.mailbox.mail_fabric import MailFabric
+from flockstep.backends.real.membership import lingering
 from flockstep.errors import Deadlock
 from flockstep.message import Message
 

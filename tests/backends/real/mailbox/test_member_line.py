@@ -9,7 +9,7 @@ from hostile import RUN
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flockstep.backends.real.mailbox.member_line import Member
+from flockstep.backends.real.membership.member_line import Member
 from flockstep.backends.real.security.keys import Keys, create, home_of, read
 from flockstep.backends.real.security.line_signatures import LineSignatures
 

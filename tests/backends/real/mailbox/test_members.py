@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from flockstep.backends.real.mailbox.member_line import Member
-from flockstep.backends.real.mailbox.members import Members
+from flockstep.backends.real.membership.member_line import Member
+from flockstep.backends.real.membership.members import Members
 
 
 def member(rank, incarnation=1, *, left=False, address=None):

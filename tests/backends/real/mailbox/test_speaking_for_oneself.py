@@ -6,8 +6,8 @@ import time
 import pytest
 from hostile import KNOCK, RUN, head, request, speak
 
-from flockstep.backends.real.mailbox.member_line import Member
-from flockstep.backends.real.mailbox.members import Members
+from flockstep.backends.real.membership.member_line import Member
+from flockstep.backends.real.membership.members import Members
 from flockstep.backends.real.security.keys import Keys, create, name_of
 from flockstep.backends.real.security.line_signatures import LineSignatures
 from flockstep.message import NOTHING

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flockstep.backends.real.mailbox.member_line import Member
+from flockstep.backends.real.membership.member_line import Member
 
 _MOST = 1000
 

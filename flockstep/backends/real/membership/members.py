@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from flockstep.backends.real.mailbox.hearsay import Hearsay
-from flockstep.backends.real.mailbox.member_line import Member
+from flockstep.backends.real.membership.hearsay import Hearsay
+from flockstep.backends.real.membership.member_line import Member
 
 if TYPE_CHECKING:
     # Needed with keys only.

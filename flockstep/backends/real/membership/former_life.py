@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from flockstep.backends.real.mailbox.http import Deadline
 from flockstep.backends.real.mailbox.identity_query import ask_identity
-from flockstep.backends.real.mailbox.member_line import Member
-from flockstep.backends.real.mailbox.members import Members
 from flockstep.backends.real.mailbox.wire import Refused
+from flockstep.backends.real.membership.member_line import Member
+from flockstep.backends.real.membership.members import Members
 from flockstep.backends.real.security.keys import Keys
 
 

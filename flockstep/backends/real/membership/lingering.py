@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import Callable
 
-from flockstep.backends.real.mailbox.members import Members
+from flockstep.backends.real.membership.members import Members
 from flockstep.errors import Deadlock, nodes_named
 
 # Before anybody wonders why nothing ends; not sooner, since nodes of one speed end within a moment.

@@ -12,9 +12,9 @@ import re
 import threading
 from dataclasses import dataclass
 
-from flockstep.backends.real.mailbox.member_line import Member
-from flockstep.backends.real.mailbox.members import Members
 from flockstep.backends.real.mailbox.wire import MOST_RANKS, Refused
+from flockstep.backends.real.membership.member_line import Member
+from flockstep.backends.real.membership.members import Members
 
 ADDRESS = b"POST /number/"
 _ASKED = re.compile(rb"POST /number/(\d{1,7})/([0-9a-f]{32})")
