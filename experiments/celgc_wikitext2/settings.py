@@ -64,7 +64,7 @@ class Size:
 
     def quick(self) -> Size:
         """The same on less."""
-        return replace(self, steps=8, rates=self.rates[:1], record_every=7, curve_windows=16, final_windows=64)
+        return replace(self, steps=4, rates=self.rates[:1], record_every=3, curve_windows=4, final_windows=8)
 
 
 SMALL = Size(

@@ -57,7 +57,7 @@ def run(budget: int, seed: int, *, disturbed: bool) -> dict[str, Any]:
 def main() -> None:
     """Both runs for every seed."""
     options = arguments(NAME, __doc__ or "").parse_args()
-    budget, seeds = (400, [0]) if options.quick else (8000, [0, 1, 2])
+    budget, seeds = (150, [0]) if options.quick else (8000, [0, 1, 2])
     progress, rows = Progress(2 * len(seeds)), []
     for seed in seeds:
         for disturbed in (False, True):

@@ -57,7 +57,7 @@ def run(steps: int, seed: int, hidden: int, *, disturbed: bool) -> dict[str, Any
 def main() -> None:
     """Both runs for every seed."""
     options = arguments("experiments.swarm_churn", __doc__ or "").parse_args()
-    steps, seeds, hidden = (150, [0], 64) if options.quick else (1200, [0, 1, 2], 128)
+    steps, seeds, hidden = (60, [0], 16) if options.quick else (1200, [0, 1, 2], 128)
     progress, rows = Progress(2 * len(seeds)), []
     for seed in seeds:
         for disturbed in (False, True):

@@ -56,6 +56,7 @@ def test_a_variance_stays_between_what_it_was_and_what_is_seen(strategy):
     _stays(strategy, scale=0.1, rate=0.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", IN_FEW_BITS, ids=repr)
 @pytest.mark.filterwarnings("ignore:the nodes drift apart")
 def test_so_it_does_where_models_go_in_few_bits(strategy):
@@ -63,6 +64,7 @@ def test_so_it_does_where_models_go_in_few_bits(strategy):
     _stays(strategy, scale=1e-3, rate=0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=repr)
 def test_so_it_does_where_one_node_has_seen_larger_things(strategy):
     """What a node's variance differed by once must not be taken away from what it is now."""

@@ -178,7 +178,7 @@ def test_no_meeting_drives_nodes_apart(witness, size, loss, crashes, topology, p
 
 
 @pytest.mark.parametrize("hardware", ["in step", "uneven", "slow", "lossy"])
-@pytest.mark.parametrize("size", [2, 3, 5])
+@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.slow), pytest.param(5, marks=pytest.mark.slow)])
 def test_nodes_come_together(size, hardware):
     options = {
         "in step": {"start_skew": 0.0},
@@ -224,6 +224,7 @@ PAIRS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("codec", [fs.codecs.Cast(), *(fs.codecs.Modular(bits=bits) for bits in (8, 4, 3))], ids=repr)
 @pytest.mark.parametrize("kind", PAIRS)
 def test_with_a_codec_they_end_within_its_error(kind, codec):
