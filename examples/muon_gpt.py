@@ -3,7 +3,7 @@
     python examples/muon_gpt.py                                                     # alone
     flockstep run -n 2 examples/muon_gpt.py                                         # two nodes of this machine
     torchrun --nproc-per-node 2 examples/muon_gpt.py --strategy DataParallel        # the same under torchrun
-    flockstep run -n 2 examples/muon_gpt.py --resume checkpoints --every 50         # goes on where it was stopped
+    flockstep run -n 2 examples/muon_gpt.py --resume checkpoints --save-every 50    # goes on where it was stopped
 
 Two optimizers of one model: ``fs.join(model, [muon, adamw], strategy)``. Muon computes in bfloat16, which processors
 without instructions for it do slowly.
@@ -65,7 +65,7 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=2, help="blocks (default: 2)")
     parser.add_argument("--strategy", default="LocalSGD(period=8)", help="in Python's words (default: %(default)s)")
     parser.add_argument("--resume", type=Path, help="a folder of checkpoints, to go on from")
-    parser.add_argument("--every", type=int, help="write one every so many steps")
+    parser.add_argument("--save-every", type=int, help="write one every so many steps")
     parser.add_argument("--out", type=Path, help="a folder to save the model in")
     options = parser.parse_args()
 
@@ -89,7 +89,7 @@ def main() -> None:
         return sequences[:, :-1], sequences[:, 1:]
 
     strategy = parse.strategy(options.strategy)
-    keeping = {"also": falls, "resume": options.resume, "every": options.every}
+    keeping = {"stateful": falls, "resume": options.resume, "save_every": options.save_every}
     with fs.join(model, [muon, adamw], strategy, **keeping) as node:
         for step in range(node.step_count, options.steps):
             x, y = batch(training, options.batch)

@@ -3,7 +3,7 @@
     python examples/shakespeare.py                                                  # alone
     flockstep run -n 2 examples/shakespeare.py                                      # two nodes of this machine
     torchrun --nproc-per-node 2 examples/shakespeare.py --strategy DataParallel     # the same under torchrun
-    flockstep run -n 2 examples/shakespeare.py --resume checkpoints --every 50      # goes on where it was stopped
+    flockstep run -n 2 examples/shakespeare.py --resume checkpoints --save-every 50 # goes on where it was stopped
 
 The loop in ``train`` is plain PyTorch. Without the ``with`` line in ``main`` it trains alone.
 """
@@ -41,7 +41,7 @@ def read_options() -> argparse.Namespace:
     add("--seed", type=int, default=0, help="one seed, one outcome (default: %(default)s)")
     add("--threads", type=int, default=1, help="threads torch computes with on each node (default: %(default)s)")
     add("--resume", type=Path, metavar="DIR", help="go on from the newest checkpoint in DIR, if there is one")
-    add("--every", type=int, metavar="N", help="write a checkpoint into DIR every N steps")
+    add("--save-every", type=int, metavar="N", help="write a checkpoint into DIR every N steps")
     add("--out", type=Path, default=Path("flockstep-out"), help="folder of the trained model (default: %(default)s)")
     add("--losses", type=Path, metavar="FILE", help="write every step's loss as JSON; node 1's go to FILE-1, and so on")
     options = parser.parse_args()
@@ -146,7 +146,7 @@ def main() -> None:
     if options.ddp:
         finish(model, text, options, train_by_ddp(model, optimizer, text, options))
         return
-    with fs.join(model, optimizer, options.strategy, resume=options.resume, save_every=options.every) as node:
+    with fs.join(model, optimizer, options.strategy, resume=options.resume, save_every=options.save_every) as node:
         losses = train(model, optimizer, text, options, node.step_count)
         node.meet()
         average = node.average_model() if node.rank == 0 else model

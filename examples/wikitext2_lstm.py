@@ -47,7 +47,7 @@ def read_options() -> argparse.Namespace:
     add("--seed", type=int, default=0, help="one seed, one outcome (default: %(default)s)")
     add("--threads", type=int, default=1, help="threads torch computes with on each node (default: %(default)s)")
     add("--resume", type=Path, metavar="DIR", help="go on from the newest checkpoint in DIR, if there is one")
-    add("--every", type=int, metavar="N", help="write a checkpoint into DIR every N steps")
+    add("--save-every", type=int, metavar="N", help="write a checkpoint into DIR every N steps")
     add("--out", type=Path, default=Path("flockstep-out"), help="folder of the trained model (default: %(default)s)")
     options = parser.parse_args()
     try:
@@ -186,7 +186,7 @@ def main() -> None:
     # Another dropout on every node.
     torch.manual_seed(options.seed * fs.size() + fs.rank())
 
-    resume, every = options.resume, options.every
+    resume, every = options.resume, options.save_every
     with fs.join(model, optimizer, options.strategy, resume=resume, save_every=every, stateful=[memory]) as node:
         train(model, optimizer, text, memory, options, node.step_count)
         node.meet()

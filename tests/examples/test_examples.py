@@ -198,7 +198,7 @@ def killed_in_the_middle(arguments, launcher):
 
 
 def with_checkpoints(folder, strategy):
-    return [*LONG, "--strategy", strategy, "--out", folder / "out", "--resume", folder / "saved", "--every", 5]
+    return [*LONG, "--strategy", strategy, "--out", folder / "out", "--resume", folder / "saved", "--save-every", 5]
 
 
 @pytest.mark.slow
