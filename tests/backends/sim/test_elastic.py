@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import flockstep as fs
@@ -320,6 +320,8 @@ def test_a_strategy_that_leaves_nodes_apart_breaks_the_law():
         )
     )
 )
+# One that had ended and died is back, with nothing to give.
+@example((2, fs.LocalSGD(period=4), [(0, 1.0, 0.5), (1, 0.5, 0.5)], 0))
 def test_whoever_dies_whenever_those_who_end_agree(case):
     size, strategy, deaths, seed = case
     faults = [fs.faults.Crash(node=node, at=at, back_after=back) for node, at, back in deaths]
