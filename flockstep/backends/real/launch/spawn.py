@@ -36,6 +36,8 @@ def run_processes(job: Job, on_row: OnRow | None, stop: Stop | None) -> dict[int
     """Run every node in a process of its own."""
     child_processes = _Children(job)
     try:
+        # Before they are there: a run that is to end at once takes no step.
+        child_processes.pass_on(stop)
         child_processes.start()
         return child_processes.attend(on_row, stop)
     finally:
@@ -73,12 +75,16 @@ class _Children:
                 self._processes.append(process)
                 self._ranks[ours] = rank
 
+    def pass_on(self, stop: Stop | None) -> None:
+        """Tell the children to take no more steps, once whoever may stop the run says so."""
+        if stop is not None and stop():
+            self._stopped.value = 1
+
     def attend(self, on_row: OnRow | None, stop: Stop | None) -> dict[int, Outcome]:
         """Listen until every child has ended; raises what went wrong first."""
         deadline = None
         while self._ranks and (deadline is None or time.monotonic() < deadline):
-            if stop is not None and stop():
-                self._stopped.value = 1
+            self.pass_on(stop)
             patience = None if stop is None else _LOOK_EVERY
             if deadline is not None:
                 patience = max(0.0, deadline - time.monotonic())
