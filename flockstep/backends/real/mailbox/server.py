@@ -35,6 +35,7 @@ class Server:
         self._lock = threading.Condition()
         """Notified when there is a stranger less."""
         self._open: dict[threading.Thread, socket.socket] = {}
+        self._ending: list[threading.Thread] = []
         # In the order in which they came, and when that was.
         self._strangers: dict[threading.Thread, float] = {}
         self._closed = threading.Event()
@@ -58,10 +59,10 @@ class Server:
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         with self._lock:
-            threads = dict(self._open)
+            threads, ending = dict(self._open), self._ending
         for connection in threads.values():
             _hang_up(connection)
-        ours = [thread for thread in (self._acceptor, *threads) if thread is not threading.current_thread()]
+        ours = [thread for thread in (self._acceptor, *threads, *ending) if thread is not threading.current_thread()]
         end = time.monotonic() + _PATIENCE
         for thread in ours:
             thread.join(max(0.0, end - time.monotonic()))
@@ -123,6 +124,8 @@ class Server:
             with self._lock:
                 # The secured one, if it came to that: it took the plain one's place.
                 current = self._open.pop(threading.current_thread())
+                # Whoever closes the server now waits for this thread as for any other.
+                self._ending = [*(thread for thread in self._ending if thread.is_alive()), threading.current_thread()]
                 self._strangers.pop(threading.current_thread(), None)
                 self._lock.notify_all()
             current.close()
