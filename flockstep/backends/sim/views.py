@@ -120,9 +120,8 @@ class Views(Collectives):
         if not lost:
             return str(meeting)
         least, left = self._elastic.least(len(self.view)), len(self.view) - len(lost)
-        return (
-            f"{meeting}: {nodes_named(lost)} lost, {left} of {len(self.view)} left, and at least {least} must be there"
-        )
+        short = f"{nodes_named(lost)} lost, {left} of {len(self.view)} left"
+        return f"{meeting}: {short}, and at least {least} must be there (Elastic.min_nodes)"
 
     def _first_round(self, rank: int, channel: str) -> int:
         return self._needed_from.get(rank, {}).get(channel, 0)
@@ -230,7 +229,7 @@ class Views(Collectives):
         transfer.ended = True
         if transfer.flow is not None:
             self._wires.cut(transfer.flow)
-        if transfer.donor != newcomer and self._world.nodes[newcomer].alive:
+        if self._world.nodes[newcomer].alive:
             # It stands at the door again, and nobody need wait for it.
             self._at_the_door[newcomer] = transfer.task
             self._lost.add(newcomer)
@@ -245,10 +244,10 @@ class Views(Collectives):
     def settle(self) -> None:
         """Go on without those who are lost, if enough are left: those who knock count, since they go no other way."""
         back, agree = self._at_the_door.keys() & self.view, self.agreeing
-        if agree and len(agree | back) >= self._elastic.least(len(self.view)):
+        if agree and self.may_go_on(agree | back):
             self.view -= self._lost
             self._lost.clear()
-        elif not self._running() and not self._over and len(back) >= self._elastic.least(len(self.view)):
+        elif not self._running() and not self._over and self.may_go_on(back):
             self._begin_anew()
         for meeting in list(self._open.values()):
             self._try(meeting)
