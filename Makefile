@@ -35,8 +35,8 @@ demo: .venv/run  ## the main job: five systems on real processes, then on virtua
 test: .venv/ready lint  ## every test, real processes included
 	$(BIN)/python -m pytest -q -n 3 --dist worksteal
 
-check: .venv/ready lint  ## the fast part, two tests at a time
-	$(BIN)/python -m pytest -q -n 2 -m "not slow"
+check: .venv/ready lint  ## the fast part
+	$(BIN)/python -m pytest -q -n 3 --dist worksteal -m "not slow"
 
 lint: .venv/ready
 	$(BIN)/ruff check .
@@ -51,7 +51,9 @@ bench: .venv/ready  ## every benchmark, quickly
 	$(BIN)/python -m benchmarks.overhead --quick
 	$(BIN)/python -m benchmarks.slowlink --quick
 	$(BIN)/python -m benchmarks.mailbox --quick
+	$(BIN)/python -m benchmarks.elastic --quick
 	$(BIN)/python -m benchmarks.faults --quick
+	$(BIN)/python -m benchmarks.elastic_faults --quick
 	$(BIN)/python -m benchmarks.schedules --quick
 	$(BIN)/python -m benchmarks.codecs --quick
 	$(BIN)/python -m benchmarks.swarm --quick

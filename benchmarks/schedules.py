@@ -216,6 +216,18 @@ if find_spec("sklearn") is not None:
 
 
 _PERIODS = (1, 2, 3, 5)
+_OF_CHANGES = (
+    fs.averages.Compensated(codec=fs.codecs.TopK(fraction=0.5)),
+    fs.averages.Compensated(codec=fs.codecs.Stochastic(bits=4)),
+)
+
+
+def _few_bits(rng: Rng, *others: Any) -> Any:
+    """An average that is made of two exchanges."""
+    codec = _pick(rng, fs.codecs.Raw(), fs.codecs.Cast(), fs.codecs.Stochastic(bits=8))
+    return _pick(rng, fs.averages.Coded(codec=codec), *others)
+
+
 ELASTIC: dict[str, Callable[[Rng, int], Strategy]] = {
     "DataParallel": lambda rng, nodes: fs.DataParallel(),
     "LocalSGD": lambda rng, nodes: fs.LocalSGD(period=_pick(rng, *_PERIODS)),
@@ -230,6 +242,19 @@ ELASTIC: dict[str, Callable[[Rng, int], Strategy]] = {
     "EagerDiLoCo": lambda rng, nodes: fs.EagerDiLoCo(period=_pick(rng, *_PERIODS)),
     "StreamingDiLoCo": lambda rng, nodes: fs.StreamingDiLoCo(period=_pick(rng, 4, 6), delay=2, fragments=2),
     "SClipEF": lambda rng, nodes: fs.SClipEF(),
+    "DataParallel in few bits": lambda rng, nodes: fs.DataParallel(average=_few_bits(rng, *_OF_CHANGES)),
+    "LocalSGD in few bits": lambda rng, nodes: fs.LocalSGD(period=_pick(rng, *_PERIODS), average=_few_bits(rng)),
+    "CELGC in few bits": lambda rng, nodes: fs.CELGC(period=_pick(rng, *_PERIODS), average=_few_bits(rng)),
+    "CoCoD in few bits": lambda rng, nodes: fs.CoCoD(period=_pick(rng, *_PERIODS), average=_few_bits(rng)),
+    "HPSGD in few bits": lambda rng, nodes: fs.HPSGD(
+        period=_pick(rng, None, *_PERIODS), average=_few_bits(rng, *_OF_CHANGES)
+    ),
+    "DiLoCo in few bits": lambda rng, nodes: fs.DiLoCo(
+        period=_pick(rng, *_PERIODS), average=_few_bits(rng, *_OF_CHANGES)
+    ),
+    "StreamingDiLoCo in few bits": lambda rng, nodes: fs.StreamingDiLoCo(
+        period=_pick(rng, 4, 6), delay=_pick(rng, 0, 2, 3), fragments=2, average=_few_bits(rng)
+    ),
 }
 
 

@@ -3,7 +3,8 @@
 FlockstepError
 ├── Deadlock     nodes wait for something that can no longer happen
 ├── LostPeer     a node died, or did not answer in time
-│   └── NodeDied   the process of a node was killed or ended without a word
+│   ├── NodeDied   the process of a node was killed or ended without a word
+│   └── LeftOut    the others go on without this node, which comes in again; inside only
 ├── Mismatch     nodes brought different things to one exchange
 ├── CodecRange   a vector cannot be coded, or decoded, with confidence
 ├── Diverged     a loss is no longer a finite number
@@ -86,6 +87,13 @@ class LostPeer(FlockstepError):
     """A node died, or did not answer in time.
 
     It is made as ``FlockstepError`` is.
+    """
+
+
+class LeftOut(LostPeer):
+    """In an elastic run, the others have gone on without this node, which begins anew from where they are.
+
+    A user never sees it. It is made as ``FlockstepError`` is.
     """
 
 

@@ -20,6 +20,7 @@ from flockstep.backends.loop.stepping import Stepping
 from flockstep.backends.real.join.joined import alone, started_by_others
 from flockstep.backends.real.join.late_join import join_late
 from flockstep.budget import Budget, Ledger
+from flockstep.elastic import Elastic, elastic_of, from_environment
 from flockstep.exports.tensorboard import Scalars, TensorBoard
 from flockstep.strategy import Strategy, describe, is_one_sided, steps_with_own_gradients, takes_equal_steps
 
@@ -81,6 +82,7 @@ def join(
     stateful: Sequence[Any] = (),
     tensorboard: TensorBoard | str | Path | None = None,
     not_finite: Literal["skip", "raise"] = "skip",
+    elastic: bool | Elastic | None = None,
 ) -> Iterator[JoinedNode]:
     """Train this model with others: inside the ``with``, ``optimizer.step()`` is a step of the strategy.
 
@@ -104,6 +106,9 @@ def join(
             second), or a ``flockstep.exports.tensorboard.TensorBoard``. None: none are written.
         not_finite: What becomes of a gradient that is not finite: "skip" skips the step, and counts it in the report as
             "not finite"; "raise" ends the loop with ``Diverged``, which names node, step and tensor.
+        elastic: Whether a strategy that takes means goes on when nodes die, and takes in nodes that come: True, or an
+            ``Elastic`` that says when; on every node alike. ``resume`` is then a folder of each node's own. In the
+            simulator ``simulate`` is told. None: as ``fs.launch`` or ``flockstep run --elastic`` was told.
 
     Returns:
         A context manager that gives the node: ``node.log(loss)``, ``node.average_model()``, ``node.report()`` and more.
@@ -129,17 +134,20 @@ def join(
     requirements.check_weights_of_its_own(optimizers, describe(strategy), equal_steps=takes_equal_steps(strategy))
     board = TensorBoard.at(tensorboard)
     seat = _place()
+    goes_on = seat.elastic or from_environment() if elastic is None else elastic_of(elastic, "join")
     flat = FlatModel(model, unseen=steps_with_own_gradients(strategy))
     one = as_one(optimizers)
-    node = seat.seat(model, one, flat, one_sided=is_one_sided(strategy), strategy=describe(strategy))
+    one_sided = is_one_sided(strategy)
+    node = seat.seat(model, one, flat, one_sided=one_sided, strategy=describe(strategy), elastic=goes_on)
     node.stateful, node.not_finite = tuple(stateful), not_finite
-    node.ledger = None if budget is None else Ledger(node, budget, together=not node.one_sided)
+    node.ledger = None if budget is None else Ledger(node, budget, together=not node.outlives_deaths)
     before = place.set_current(seat)
     saves = None if save_every is None or resume is None else (save_every, Path(resume))
     ddp = model.register_forward_pre_hook(requirements.refuse_ddp)
     requirements.joined.add(model)
     try:
-        description = describe(strategy) + (f" for {budget.describe(together=not node.one_sided)}" if budget else "")
+        shared = "" if budget is None else f" for {budget.describe(together=not node.outlives_deaths)}"
+        description = describe(strategy) + shared
         _enter(seat, node, description, strategy, resume)
         with shown_losses.showing(node), _hooked(node, optimizers, strategy, saves, _scalars(board, node)):
             node.start_computing()
@@ -168,10 +176,10 @@ def _enter(
     if not seat.admit(node, description, None if resume is None else Path(resume)):
         node.driver.call(initial_sync.compare(node, description))
         if resume is None or not node.driver.call(checkpoint.load(node, Path(resume))):
-            node.driver.call(initial_sync.take_weights_of_node_0(node))
+            node.driver.call(initial_sync.take_weights_of_first(node))
     node.flat.push()
     snapshots.answer(node)
-    node.driver.start(node.named(strategy.run(node)))
+    node.driver.start(lambda: node.named(strategy.run(node)), node.come_in_again)
     node.flat.push()
 
 
@@ -190,6 +198,7 @@ def _hooked(
         node.stop_computing()
         bystanders.check()
         saver.write()
+        node.at_boundary()
 
     def end() -> None:
         saver.mark()

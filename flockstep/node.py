@@ -13,6 +13,10 @@
 
 Collectives (``mean``, ``exchange``) meet by channel: the k-th of one node on a channel meets the k-th of every other.
 A channel carries one shape and dtype for the whole run. Vectors never require grad, so a strategy needs no ``no_grad``.
+
+In an elastic run the k-th of a channel is carried out by the view, the nodes that are there when it ends: all of them
+get its result, or none does. A node that comes while one is under way at its donor brings nothing to that one and hears
+what came of it; if none of those whose it was is left, it is that of the nodes which came.
 """
 
 from __future__ import annotations
@@ -78,7 +82,7 @@ class Node(ABC):
         kept: What ``keep`` registered, by name.
         kept_before: What a resumed run had kept, until ``keep`` takes it up.
         own: Names of what ``keep`` registered as this node's own.
-        view: Ranks of the nodes that took part in the last mean: of all nodes, unless the run is elastic.
+        view: Ranks of the nodes that took part in the last mean or exchange: all nodes, unless the run is elastic.
         refused: Whether the last gradient was not finite: it came as zeros, and a step with nothing but them is
             skipped.
 
@@ -110,7 +114,7 @@ class Node(ABC):
 
     @property
     def view(self) -> tuple[int, ...]:
-        """Ranks of the nodes that took part in the last mean: of all nodes, unless the run is elastic."""
+        """Ranks of the nodes that took part in the last mean or exchange: all nodes, unless the run is elastic."""
         return self._view or tuple(range(self.size))
 
     @view.setter
@@ -148,11 +152,16 @@ class Node(ABC):
 
     @abstractmethod
     async def mean(self, v: Tensor, channel: str = "model") -> Tensor:
-        """The mean of every node's ``v``. Waits for all."""
+        """The mean of every node's ``v``, in an elastic run of every node's in the view. Waits for all."""
 
     @abstractmethod
     async def exchange(self, messages: Sequence[Message], channel: str = "exchange") -> list[Message]:
-        """Give ``messages[j]`` to node j, for all j at once, and get what each node gave to this one."""
+        """Give ``messages[j]`` to node j, for all j at once, and get what each node gave to this one.
+
+        In an elastic run these are the nodes that are in ``view`` afterwards: of all others the message is ``NOTHING``,
+        and what was for them goes nowhere. A node that came while the exchange was under way hears what was given to
+        one of those who took part, itself not among them; in its own place may be what it gave in an earlier life.
+        """
 
     @abstractmethod
     def answer(self, topic: str, handler: Handler) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from flockstep import units
+from flockstep.errors import nodes_named
 from flockstep.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -39,6 +40,40 @@ class Row:
     spread: float
 
 
+@dataclass(frozen=True)
+class ViewChange:
+    """In an elastic run: from some moment on, other nodes take part.
+
+    Args:
+        members: Ranks of the nodes that take part from then on.
+        came: Who has come, or come back.
+        went: Who was left out: died, was cut off or stood still.
+        cost: Seconds that this node had waited in a round by then, for which nothing was to be had.
+        seconds: When, in seconds of the run.
+        number: The view's number: the same at all nodes, and higher than those of the views before.
+    """
+
+    members: tuple[int, ...]
+    came: tuple[int, ...]
+    went: tuple[int, ...]
+    cost: float
+    seconds: float = 0.0
+    number: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("members", "came", "went"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+
+    @property
+    def what(self) -> str:
+        """Who came and who was left out, in words."""
+        parts = ((self.came, "came"), (self.went, "left out"))
+        return ", ".join(f"{nodes_named(list(ranks))} {verb}" for ranks, verb in parts if ranks)
+
+    def __str__(self) -> str:
+        return f"{self.seconds:.1f} s: {self.what}; {len(self.members)} take part (waited {self.cost:.1f} s)"
+
+
 @dataclass
 class NodeReport:
     """What one node did, and where its seconds went.
@@ -55,6 +90,7 @@ class NodeReport:
         talking: Seconds spent while messages of this node's main task were on the wire.
         seconds: When the node was done, in seconds of the run.
         counts: What strategies, clips and codecs counted, by name, such as "clipped" or "exchanges".
+        views: In an elastic run on real nodes, who came and who went, as ``ViewChange``.
     """
 
     rank: int
@@ -68,9 +104,12 @@ class NodeReport:
     talking: float = 0.0
     seconds: float = 0.0
     counts: dict[str, int] = field(default_factory=dict)
+    views: list[ViewChange] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._unread: dict[str, Tensor] = {}
+        # Back from JSON.
+        self.views = [view if isinstance(view, ViewChange) else ViewChange(**view) for view in self.views]
 
     def count(self, name: str, amount: int | Tensor) -> None:
         """Add to a named counter. What is on a device is added there, and read by ``settle``."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import numbers
 import re
@@ -13,15 +14,10 @@ _QUANTITY = re.compile(r"\s*([0-9]*\.?[0-9]+(?:[eE][-+]?[0-9]+)?)\s*([^\s0-9.]+)
 
 def seconds(value: str | float, what: str = "time") -> float:
     """``"20 ms"`` or a plain number of seconds."""
-    if isinstance(value, numbers.Real) and not isinstance(value, bool):
+    if isinstance(value, str):
+        number = _seconds_of_text(value, what)
+    elif isinstance(value, numbers.Real) and not isinstance(value, bool):
         number = float(value)
-    elif isinstance(value, str):
-        amount, unit = _split(value, what, "a time such as '20 ms', '1.5 s' or '2 min'")
-        # Some keyboards write the Greek letter, some the micro sign: to the eye they are one.
-        unit = unit.replace("\N{GREEK SMALL LETTER MU}", "\N{MICRO SIGN}")
-        if unit not in _TIME:
-            raise ValueError(f"{what}: unknown unit {unit!r} in {value!r}; known are {', '.join(_TIME)}")
-        number = amount * _TIME[unit]
     else:
         raise TypeError(f"{what} must be a time such as '20 ms' or a number of seconds, got {value!r}")
     if not math.isfinite(number) or number < 0:
@@ -33,6 +29,22 @@ def bytes_per_second(value: str, what: str = "bandwidth") -> float:
     """``"100 Mbit/s"`` or ``"12 MB/s"``. A bare number is refused: bits and bytes are too easily confused."""
     if not isinstance(value, str):
         raise TypeError(f"{what} must be a string with its unit, such as '100 Mbit/s', got {value!r}")
+    return _rate_of_text(value, what)
+
+
+# Simulators ask at every message, and of few texts.
+@functools.lru_cache(maxsize=1024)
+def _seconds_of_text(value: str, what: str) -> float:
+    amount, unit = _split(value, what, "a time such as '20 ms', '1.5 s' or '2 min'")
+    # Some keyboards write the Greek letter, some the micro sign: to the eye they are one.
+    unit = unit.replace("\N{GREEK SMALL LETTER MU}", "\N{MICRO SIGN}")
+    if unit not in _TIME:
+        raise ValueError(f"{what}: unknown unit {unit!r} in {value!r}; known are {', '.join(_TIME)}")
+    return amount * _TIME[unit]
+
+
+@functools.lru_cache(maxsize=1024)
+def _rate_of_text(value: str, what: str) -> float:
     amount, unit = _split(value, what, "a rate such as '100 Mbit/s' or '12 MB/s'")
     match = re.fullmatch(r"([kMGT]?|[KMG]i)(bit|B)/s", unit)
     if match is None:

@@ -4,8 +4,10 @@ import gc
 import os
 import signal
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from multiprocessing import forkserver
+
+import pytest
 
 # Several tests run at a time. Left alone, torch starts as many threads in each as there are cores, which spin while
 # they wait for each other: with two at a time that took seven times as long. Before anybody imports torch.
@@ -32,6 +34,20 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 _preload = forkserver.set_forkserver_preload
 _OURS = ["flockstep.lda", "flockstep.rl", "sklearn", "gymnasium", "matplotlib.figure"]
 forkserver.set_forkserver_preload = lambda names: _preload([*names, *_OURS])
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Of the cases of a test that is ``mostly_slow`` so many, spread evenly, stay fast; the rest become slow."""
+    families = defaultdict(list)
+    for item in items:
+        if (mark := item.get_closest_marker("mostly_slow")) is not None:
+            families[item.location[0], item.originalname, mark.kwargs["fast"]].append(item)
+    for (*_, fast), cases in families.items():
+        kept = {(2 * k + 1) * len(cases) // (2 * fast) for k in range(fast)}
+        for number, case in enumerate(cases):
+            if number not in kept:
+                case.add_marker(pytest.mark.slow)
 
 
 def pytest_collection_finish():

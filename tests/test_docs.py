@@ -102,12 +102,17 @@ def test_the_page_of_the_command_line_has_every_command():
 
 def test_the_format_of_the_wire_is_the_one_on_its_page():
     wire, message = (importlib.import_module(f"flockstep.{name}") for name in ("backends.real.mailbox.wire", "message"))
+    streams = importlib.import_module("flockstep.backends.real.rounds.carrier.streams")
     page = (DOCS / "wire.md").read_text()
     # Offset, length and name of every field, as the page has them: they leave no gap, and end where the code says.
-    fields = [(int(a), int(b), c) for a, b, c in re.findall(r"^    (\d+) +(\d+) +(\w+)", page, re.MULTILINE)]
-    ends = [begin + length for begin, length, _ in fields]
-    assert [begin for begin, _, _ in fields] == [0, *ends[:-1]]
-    assert ends[-1] == wire.FRAME_BYTES == 104 + message.HEADER_BYTES
+    for part, end in zip(page.split("## Streams"), (wire.FRAME_BYTES, streams.HEAD_BYTES), strict=True):
+        fields = [(int(a), int(b), c) for a, b, c in re.findall(r"^    (\d+) +(\d+) +(\w+)", part, re.MULTILINE)]
+        ends = [begin + length for begin, length, _ in fields]
+        assert [begin for begin, _, _ in fields] == [0, *ends[:-1]]
+        assert ends[-1] == end
+    assert wire.FRAME_BYTES == 104 + message.HEADER_BYTES
+    words = importlib.import_module("flockstep.backends.real.rounds.council.words")
+    assert all(f"`{word}`" in page for word in words.Word.kinds)
     assert f"The version is {wire.VERSION}." in page
     assert all(f"{kind.value} {kind.name.lower()}" in page for kind in wire.Kind)
     assert all(f"{code} {str(dtype).removeprefix('torch.')}" in page for code, dtype in enumerate(message._DTYPES))

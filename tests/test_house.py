@@ -63,7 +63,9 @@ MAY_IMPORT = {
     "rl": ROOTS | {"backends.real.launch.child_processes", "rl"},
     "rl.nodes.learn_nodes": None,
     "strategies": PARTS - {"flock"},
-    "backends.loop": ROOTS | {"node", "guard", "strategy", "budget", "timeline", "trace", "backends.loop"} | PARTS,
+    "backends.loop": ROOTS
+    | {"node", "guard", "strategy", "budget", "elastic", "timeline", "trace", "backends.loop"}
+    | PARTS,
     "backends.sim": RUN | {"backends.sim"},
     "backends.real": RUN | {"backends.real", "live.journal"},
     "joining": None,

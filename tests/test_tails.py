@@ -129,6 +129,7 @@ def test_the_default_k_lies_between_half_a_percent_and_ten(count):
     assert 0.005 * count <= found.k <= 0.1 * count
 
 
+@pytest.mark.slow
 def test_the_picture(tmp_path):
     heavy, few = with_pareto_tails(1.5, 3000), np.random.default_rng(0).standard_normal(50)
     for samples in (heavy, few, np.tile([-1.0, 0, 1], 99)):

@@ -54,6 +54,7 @@ def test_a_picture_against_nonsense_is_refused(trace, tmp_path):
         trace.plot(tmp_path / "loss.png", "weather")
 
 
+@pytest.mark.slow
 def test_several_runs_in_one_picture(trace, tmp_path):
     assert plot([trace, trace], tmp_path / "two.png", labels=["one", "two"], title="twice").exists()
 

@@ -109,7 +109,7 @@ class Turns:
         # As many batches as one process takes, by whoever is able: cores of one kind differ by a third from run to run.
         steps = self._options.passes * -(-train.shape[0] // self._options.batch)
         node = Unwatched(
-            self._fabrics(True),
+            self._fabrics(True, None),
             self._rank,
             self._size,
             workload=documents.shard(self._rank, self._size),

@@ -10,12 +10,12 @@ from typing import Any, Self
 
 import numpy as np
 import torch
-import torch.multiprocessing as mp
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from benchmarks.lockfree.ways import Apart, Locked, Way
 from flockstep.backends.real.crew.crew import gather
+from flockstep.backends.real.launch.child_processes import context
 from flockstep.workloads.module import ModuleWorkload
 
 BATCH, IMAGES, RATE = 16, 1024, 0.01
@@ -72,7 +72,7 @@ def ways(stack: ExitStack) -> list[Way]:
         return it
 
     one, two = crew(SmallNet(), 1), crew(SmallNet(), 2)
-    locked = crew(Locked(SmallNet(), mp.get_context("spawn").Lock(), 1), 2)
+    locked = crew(Locked(SmallNet(), context().Lock(), 1), 2)
     apart = crew(Apart(SmallNet()), 2)
     theirs = Hogwild(2)
     stack.callback(theirs.close)
@@ -98,12 +98,12 @@ class Hogwild:
     """The pattern of torch's own example: a module in shared memory, and processes with optimizers on it."""
 
     def __init__(self, processes: int) -> None:
-        context = mp.get_context("spawn")
+        forking = context()
         model = build().share_memory()
-        pipes = [context.Pipe() for _ in range(processes)]
+        pipes = [forking.Pipe() for _ in range(processes)]
         self._lines = [ours for ours, _ in pipes]
         self._processes = [
-            context.Process(target=_train, args=(theirs, model, *images(), seed), daemon=True)
+            forking.Process(target=_train, args=(theirs, model, *images(), seed), daemon=True)
             for seed, (_, theirs) in enumerate(pipes)
         ]
         for process in self._processes:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
 from functools import cache, partial
-from multiprocessing import get_context
 from queue import Queue
 from typing import Any
 
@@ -17,6 +16,7 @@ import torch
 import flockstep as fs
 from experiments.celgc_wikitext2.schedule import decaying_sgd
 from experiments.celgc_wikitext2.settings import CLIP_AT, METHODS, NODES, TRAINING_TOKENS, Size
+from flockstep.backends.real.launch.child_processes import context
 from flockstep.workloads.language import WordLSTM
 
 Figures = dict[str, Any]
@@ -49,9 +49,9 @@ def jobs(size: Size) -> list[Job]:
 
 def run_all(grid: Sequence[Job], workers: int, on_point: Callable[[Figures], None]) -> Iterator[Figures]:
     """Run jobs in processes; points of the curves go to ``on_point`` as they come, results are yielded."""
-    # Not fork: CUDA and torch's threads do not survive it.
-    context = get_context("spawn")
-    with context.Manager() as manager, ProcessPoolExecutor(workers, context, _prepare, (grid[0].size,)) as pool:
+    # Forked from a process that has only imported torch: the CUDA and the threads of this one would not survive it.
+    forking = context()
+    with forking.Manager() as manager, ProcessPoolExecutor(workers, forking, _prepare, (grid[0].size,)) as pool:
         points: Queue[Figures] = manager.Queue()
         running: set[Future[Figures]] = {pool.submit(run, job, points) for job in grid}
         while running:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -28,6 +29,7 @@ class Flock:
         self._lab = Lab(nodes=NODES, rate=rate)
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         self._waiting: dict[int, subprocess.Popen[bytes]] = {}
+        self._pids: dict[int, int] = {}
         self._said: dict[int, list[str]] = {}
         self._changed = threading.Condition()
 
@@ -50,8 +52,8 @@ class Flock:
             raise RuntimeError(f"node {rank} ended before {progress}: {self._errors(rank)}")
 
     def kill(self, rank: int) -> None:
-        """kill -9, and wait until it is gone."""
-        self._processes[rank].kill()
+        """kill -9, and wait until it is gone; by the number that it has said, whoever started it for us."""
+        os.kill(self._pids[rank], signal.SIGKILL)
         self._processes[rank].wait()
 
     def prepare(self, rank: int, contact: int) -> None:
@@ -102,6 +104,8 @@ class Flock:
         for line in process.stdout or ():
             with self._changed:
                 said.append(line.decode().strip())
+                if said[-1].startswith("process "):
+                    self._pids[rank] = int(said[-1].split()[1])
                 # Only the latest is of interest.
                 del said[:-2]
                 self._changed.notify_all()

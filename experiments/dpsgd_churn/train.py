@@ -2,13 +2,14 @@
 
     python -m experiments.dpsgd_churn.train --budget 2000 --seed 0
 
-Says how far all are as it goes; node 0 ends with one line of JSON.
+Says which process it is, and how far all are as it goes; node 0 ends with one line of JSON.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,6 +52,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--after", type=Path, help="a pipe: join when somebody has written to it")
     options = parser.parse_args()
+    print(f"process {os.getpid()}", flush=True)
     if options.after is not None:
         options.after.read_bytes()
     # Nobody else is in the laboratory's network.

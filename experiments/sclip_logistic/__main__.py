@@ -39,7 +39,7 @@ class Plan:
 
 
 FULL = Plan(rates=(0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0), seeds=3, rounds=2_000, every=40)
-QUICK = Plan(rates=(3.0, 10.0), seeds=2, rounds=60, every=20)
+QUICK = Plan(rates=(3.0, 10.0), seeds=2, rounds=20, every=10)
 
 
 def kept_row(result: Result, chosen: bool) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from flockstep.averages.averages import mean_of_chunks
+from flockstep.averages.chunks import mean_of_chunks
 from flockstep.codecs.codec import Codec
 from flockstep.message import Message
 from flockstep.node import Node
@@ -56,7 +56,8 @@ class Feedback:
         wide = torch.promote_types(like.dtype, torch.float32)
         self.residual = node.keep(name, torch.zeros_like(like, dtype=wide), own=True)
         self.sent = torch.zeros_like(like)
-        self._left: Tensor | None = None
+        self._left: dict[int, Tensor] = {}
+        """What messages under way leave out, by where the vectors of them begin."""
 
     def encode(self, v: Tensor) -> Message:
         """The message for ``v`` and what was left out before. If it cannot be coded, the residual stays."""
@@ -64,20 +65,30 @@ class Feedback:
         self.settle()
         return message
 
-    def propose(self, v: Tensor) -> Message:
-        """The same, but the residual stays until ``settle``: a checkpoint in between knows of no message yet."""
-        wanted = v + self.residual
+    def propose(self, v: Tensor, begin: int = 0) -> Message:
+        """The same, but the residual stays until ``settle``: a checkpoint in between knows of no message yet.
+
+        ``v`` may be a part of the vector, which begins somewhere in it.
+        """
+        wanted = v + self._part(begin, v.numel())
         short = wanted.to(v.dtype)
         message = self._codec.encode(short, self._node.rng)
         self.sent = self._codec.decode(message, short)
-        self._left = wanted.sub_(self.sent)
+        self._left[begin] = wanted.sub_(self.sent)
         return message
 
     def settle(self) -> None:
-        """The message has arrived."""
-        if self._left is not None:
-            self.residual.copy_(self._left)
-            self._left = None
+        """The messages have arrived."""
+        for begin, left in self._left.items():
+            self._part(begin, left.numel()).copy_(left)
+        self.drop()
+
+    def drop(self) -> None:
+        """The messages have come to nothing: the residual stays as it is."""
+        self._left.clear()
+
+    def _part(self, begin: int, count: int) -> Tensor:
+        return self.residual[begin : begin + count]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,22 +126,63 @@ class Compensated:
         return unsuited(self.codec)
 
     def start(self, node: Node, channel: str = "model") -> Mean:
-        """Two exchanges per round, as Coded; one residual per receiver and one for the mean."""
+        """Two exchanges per round, as Coded; a residual of what is given to others, and one of the mean."""
         # From the first moment, not from the first round: a checkpoint may come before it.
-        chunks = node.params[: node.trained].tensor_split(node.size)
-        streams = [
-            Feedback(self.codec, node, chunk, f"{channel}: residual for {peer}") for peer, chunk in enumerate(chunks)
-        ]
-        streams.append(Feedback(self.codec, node, chunks[node.rank], f"{channel}: residual of the mean"))
+        coder = _TwoFeedbacks(self.codec, node, channel)
 
         async def mean(v: Tensor) -> Tensor:
             if v.shape != node.params.shape:
                 like = f"like the model, of {node.params.numel()} numbers"
                 raise ValueError(f"Compensated averages vectors {like}, got {v.numel()} on channel {channel!r}")
-            result = await mean_of_chunks(v, node, channel, self.codec, [stream.propose for stream in streams])
-            # Only now: a resumed run sends again what was under way.
-            for stream in streams:
-                stream.settle()
-            return result
+            return await mean_of_chunks(v, node, channel, coder)
 
         return mean
+
+
+class _TwoFeedbacks:
+    """What a node has left out of what it gave to others, and of the means that it took.
+
+    In an elastic run the chunk whose mean it takes moves. What it has left out of other means then goes to those who
+    take them now, with what else it gives them.
+    """
+
+    def __init__(self, codec: Codec, node: Node, channel: str) -> None:
+        self.codec = codec
+        whole = node.params[: node.trained]
+        self._begin, own = 0, whole
+        if not node.elastic:
+            self._begin = sum(part.numel() for part in whole.tensor_split(node.size)[: node.rank])
+            own = whole.tensor_split(node.size)[node.rank]
+        self._of_chunks = Feedback(codec, node, whole, f"{channel}: residual")
+        self._of_means = Feedback(codec, node, own, f"{channel}: residual of the mean")
+        self._own = slice(self._begin, self._begin + own.numel())
+        self._handed_on: list[tuple[Tensor, int]] = []
+
+    def begin(self, own: slice, takers: int) -> None:
+        self._of_chunks.drop()
+        self._of_means.drop()
+        if own != self._own:
+            self._own = own
+            self._hand_on(takers)
+
+    def _hand_on(self, takers: int) -> None:
+        of_means = self._of_means.residual
+        others = of_means.clone()
+        others[self._own] = 0
+        # What a node brings counts as one of so many, as far as is known yet.
+        self._of_chunks.residual.add_(others, alpha=takers)
+        of_means.sub_(others)
+        self._handed_on.append((others, takers))
+
+    def encode_chunk(self, chunk: Tensor, begin: int) -> Message:
+        return self._of_chunks.propose(chunk, begin)
+
+    def encode_mean(self, mean: Tensor, begin: int) -> Message:
+        return self._of_means.propose(mean, begin - self._begin)
+
+    def settle(self, brought: int) -> None:
+        self._of_chunks.settle()
+        self._of_means.settle()
+        for others, takers in self._handed_on:
+            self._of_chunks.residual.add_(others, alpha=brought - takers)
+        self._handed_on.clear()

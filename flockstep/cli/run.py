@@ -15,6 +15,7 @@ import torch
 import typer
 
 from flockstep import check, units
+from flockstep import elastic as fs_elastic
 from flockstep.backends.loop.shown_losses import SHOWN
 from flockstep.backends.real.security.keys import ranks_in
 from flockstep.cli.support import consoles, supervise, watch_session
@@ -47,6 +48,12 @@ once, they go on from their checkpoints (`fs.join(..., resume=, save_every=)`).
 Between machines their mailboxes need keys: see `flockstep keys create --help`.
 
 \b
+[bold]Strategies that take means[/bold], where nodes die and come: with `--elastic` the
+others go on, and who is started again, or joins, takes over their state:
+  flockstep run -n 4 --elastic --max-restarts 5 --port 29600 train.py
+  flockstep run --elastic --join 127.0.0.1:29601 train.py
+
+\b
 [bold]To see it train[/bold], on a page of this machine:
   flockstep run -n 4 --watch train.py
 
@@ -75,6 +82,17 @@ Endpoint = Annotated[
 Restarts = Annotated[int, typer.Option("--max-restarts", help="How often to start all nodes again when one fails.")]
 KeepGoing = Annotated[
     bool, typer.Option("--keep-going", help="Start nodes one by one; when one dies, the others go on.")
+]
+Elastic = Annotated[
+    bool,
+    typer.Option("--elastic", help="Let strategies that take means go on without nodes that die, and take them in."),
+]
+MinNodes = Annotated[
+    int | None,
+    typer.Option("--min-nodes", help="With --elastic: least nodes that go on together; more than half of the last."),
+]
+Patience = Annotated[
+    str | None, typer.Option("--patience", help="With --elastic: how long a node may be silent, such as '5 s'.")
 ]
 Join = Annotated[
     str | None,
@@ -107,6 +125,9 @@ def run(
     rdzv_endpoint: Endpoint = None,
     max_restarts: Restarts = 0,
     keep_going: KeepGoing = False,
+    elastic: Elastic = False,
+    min_nodes: MinNodes = None,
+    patience: Patience = None,
     join: Join = None,
     rank: Rank = None,
     keys: KeysFolder = None,
@@ -124,6 +145,8 @@ def run(
         processes = check.whole("run", "-n", default if nproc_per_node is None else nproc_per_node)
         check.whole("run", "--nnodes", nnodes)
         check.whole("run", "--max-restarts", max_restarts, at_least=0)
+        _set_elastic(elastic, min_nodes, patience)
+        keep_going = keep_going or elastic
         machine = _machine(nnodes, node_rank, rdzv_endpoint) if keep_going else 0
         meeting = {} if keep_going or join else _meeting(nnodes, node_rank, rdzv_endpoint, max_restarts)
         if not script.is_file():
@@ -145,6 +168,20 @@ def run(
             else:
                 code = _launch(command, processes, nnodes, max_restarts, meeting)
     raise typer.Exit(code)
+
+
+def _set_elastic(elastic: bool, min_nodes: int | None, patience: str | None) -> None:
+    """What nodes read from their environment, checked here once."""
+    if not elastic:
+        if min_nodes is not None or patience is not None:
+            raise ValueError("--min-nodes and --patience are of a run whose nodes come and go: give --elastic, too")
+        return
+    os.environ[fs_elastic.ELASTIC] = "1"
+    for name, value in ((fs_elastic.MIN_NODES, min_nodes), (fs_elastic.PATIENCE, patience)):
+        if value is not None:
+            os.environ[name] = str(value)
+    # What it refuses is refused here, and not by every node.
+    fs_elastic.from_environment()
 
 
 def _set_mailboxes(keys: Path | None, host: str | None, port: int | None, insecure: bool, timeout: str | None) -> None:
@@ -181,7 +218,9 @@ def _machine(machines: int, rank: int | None, endpoint: str | None) -> int:
             raise ValueError("--rdzv-endpoint and --node-rank are for several machines; give --nnodes as well")
         return 0
     if rank is None or endpoint is None:
-        raise ValueError("--keep-going on several machines needs --node-rank and --rdzv-endpoint HOST:PORT on each")
+        raise ValueError(
+            "--keep-going or --elastic on several machines needs --node-rank and --rdzv-endpoint HOST:PORT on each"
+        )
     if not 0 <= rank < machines:
         raise ValueError(f"--node-rank must be between 0 and {machines - 1}, got {rank}")
     return rank

@@ -42,6 +42,9 @@ def _table(trace: Trace, name: str, verb: str) -> Table:
     return _TABLES[name](trace)
 
 
+_SEVERAL = ("counts", "views")
+
+
 def _rows(trace: Trace) -> Table:
     return [field.name for field in fields(Row)], [tuple(asdict(row).values()) for row in trace.rows]
 
@@ -49,7 +52,7 @@ def _rows(trace: Trace) -> Table:
 def _nodes(trace: Trace) -> Table:
     plain = [asdict(node) for node in trace.nodes]
     # What strategies count differs: one column for all of it.
-    lines = [tuple(json.dumps(value) if name == "counts" else value for name, value in node.items()) for node in plain]
+    lines = [tuple(json.dumps(value) if name in _SEVERAL else value for name, value in node.items()) for node in plain]
     return [field.name for field in fields(NodeReport)], lines
 
 

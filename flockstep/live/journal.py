@@ -4,6 +4,7 @@
   {"t": seconds, "spans": [[kind, begin, end], ...], "sent": [[peer, bytes], ...], "to": peer, "steps": n}   a beat
   {"row": {...}}      a loss that was recorded
   {"peers": [...]}    who lives, as far as this node knows, whenever that changes
+  {"view": {...}}     in an elastic run: who takes part from now on, who came, who was left out, and what it cost
   {"left": {...}}     the last line of a node that ended by itself; "failure" says why where it was no good end
 Times are seconds since the first line's "began".
 
@@ -29,7 +30,7 @@ from flockstep import check
 from flockstep.live import alive, lines
 from flockstep.live.coarse import at_most, coarsen
 from flockstep.timeline import KINDS, Span, Timeline
-from flockstep.trace import NodeReport, Row
+from flockstep.trace import NodeReport, Row, ViewChange
 
 FORMAT = 1
 BEAT, SIGN_OF_LIFE = 0.25, 1.0
@@ -126,6 +127,13 @@ class Journal(Timeline):
         if living != self._living:
             self._living = living
             self._tell({"peers": list(living), "t": self._now()})
+
+    def view(self, change: ViewChange) -> None:
+        """Other nodes take part from now on; the first tells who begins, and has nobody who came or went."""
+        told = asdict(change)
+        # The node's clock stops while losses are measured; here it goes on.
+        del told["seconds"]
+        self._tell({"view": told | {"cost": round(change.cost, 6)}, "t": self._now()})
 
     def follow(self, tally: NodeReport) -> None:
         """Look at the node's steps whenever something is written, which costs the node nothing."""

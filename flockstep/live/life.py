@@ -9,9 +9,12 @@ from typing import Any
 from flockstep.live.coarse import at_most
 from flockstep.live.lines import Line
 from flockstep.timeline import KINDS, Span
+from flockstep.trace import ViewChange
 
 # As much as is kept here of a long run: of what is old, less.
 _SPANS, _ROWS, _GRAIN = 6000, 6000, 0.01
+# Changes of the view that are kept here.
+_VIEWS = 100
 # Beats over which the pace of steps is taken.
 _BEATS = 40
 
@@ -42,6 +45,8 @@ class Life:
     living: tuple[int, ...] | None = None
     losses: dict[int, float] = field(default_factory=dict)
     """Peers it has seen and sees no more, and since when."""
+    views: deque[ViewChange] = field(default_factory=lambda: deque(maxlen=_VIEWS))
+    """Who takes part, in an elastic run: as it began, and every change. Seconds are since this node began."""
     heard: float = 0.0
     """When it last said anything."""
     left: float | None = None
@@ -74,6 +79,8 @@ class Life:
             self._take_row(line["row"])
         elif "peers" in line:
             self._take_peers(tuple(line["peers"]), line["t"])
+        elif "view" in line:
+            self._take_view(ViewChange(**line["view"], seconds=line["t"]))
         elif "left" in line:
             self.left = self.heard = line["left"]["t"]
             self.failure = line["left"].get("failure", "")
@@ -93,6 +100,13 @@ class Life:
         for peer in living:
             self.losses.pop(peer, None)
         self.living, self.heard = living, when
+
+    def _take_view(self, change: ViewChange) -> None:
+        self.views.append(change)
+        self.heard = change.seconds
+        # Of those it begins with, some may not be there yet.
+        if change.came or change.went:
+            self._take_peers(tuple(rank for rank in change.members if rank != self.rank), change.seconds)
 
     def _take_beat(self, beat: Line) -> None:
         self.heard = beat["t"]

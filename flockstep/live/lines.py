@@ -12,7 +12,7 @@ from flockstep.timeline import KINDS, Span
 
 Line = dict[str, Any]
 
-# Of what is old: so many spans, and so many rows and changes of peers, are enough for a picture.
+# Of what is old: so many spans, and so many rows and changes of peers and views, are enough for a picture.
 _SPANS, _ROWS, _GRAIN = 4096, 2048, 0.1
 
 
@@ -60,10 +60,10 @@ def _merged(old: list[Line]) -> list[Line]:
     rows = [line for line in old if "row" in line]
     while len(rows) > _ROWS:
         rows = rows[::2]
-    peers = [line for line in old if "peers" in line][-_ROWS:]
-    beats = [line for line in old if "t" in line and "peers" not in line]
+    changes = [line for line in old if "peers" in line][-_ROWS:] + [line for line in old if "view" in line][-_ROWS:]
+    beats = [line for line in old if "t" in line and not line.keys() & {"peers", "view"}]
     if not beats:
-        return [*rows, *peers]
+        return [*rows, *changes]
     spans = [Span(0, KINDS[kind], begin, end) for beat in beats for kind, begin, end in beat.get("spans", ())]
     sent: dict[int, tuple[int, float]] = {}
     for beat in beats:
@@ -80,4 +80,4 @@ def _merged(old: list[Line]) -> list[Line]:
     for name in ("steps", "to"):
         if values := [beat[name] for beat in beats if name in beat]:
             merged[name] = values[-1]
-    return [*rows, *peers, merged]
+    return [*rows, *changes, merged]

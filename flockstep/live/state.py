@@ -8,6 +8,7 @@ from typing import Any
 from flockstep.drift import drift
 from flockstep.live.coarse import at_most, coarsen
 from flockstep.live.life import Life
+from flockstep.live.views import taking_part
 from flockstep.timeline import KINDS, Span
 from flockstep.trace import Row
 
@@ -21,7 +22,7 @@ _SPANS_SHOWN, _ROWS_SHOWN = 400, 1000
 def state(lives: Sequence[Life], now: float, *, window: float | None = None) -> dict[str, Any]:
     """Everything worth showing; spans of the last ``window`` seconds, or of the whole run."""
     if not lives:
-        return {"nodes": [], "ended": False, "seconds": 0.0}
+        return {"nodes": [], "ended": False, "seconds": 0.0, "view": None}
     began = min(life.began for life in lives)
     latest = {life.rank: life for life in lives}
     ranks = range(max(*(life.size for life in lives), 1 + max(latest)))
@@ -36,6 +37,7 @@ def state(lives: Sequence[Life], now: float, *, window: float | None = None) -> 
         "since": since,
         "ended": ended,
         "nodes": nodes,
+        "view": taking_part(lives, began),
         **_apart(lives),
         "rows": {str(rank): rows for rank in ranks if (rows := _rows(lives, rank, began))},
         "spans": [span for rank in ranks for span in _spans(lives, rank, began, since, end - began)],

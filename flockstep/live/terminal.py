@@ -33,7 +33,21 @@ def view(state: dict[str, Any], folder: str) -> RenderableType:
     notes = [f"Node {node['rank']} {node['state']}: {node['why']}." for node in state["nodes"] if _is_news(node)]
     notes += [f"Attention: {state['drift']}."] if state["drift"] else []
     last = [f"{event['at']:8.1f} s  node {event['rank']} {event['what']}" for event in state["events"][:_EVENTS]]
-    return Group(table, *(Text(note) for note in notes), Text("\n".join(last)))
+    return Group(table, *(Text(line) for line in [*notes, *last, *_taking_part(state)]))
+
+
+def _taking_part(state: dict[str, Any]) -> list[str]:
+    """In an elastic run who takes part, and the last changes of that."""
+    if state["view"] is None:
+        return []
+    when = "Took part last" if state["ended"] else "Taking part"
+    who = f"{when}: {state['view']['who']} ({len(state['view']['members'])} of {len(state['nodes'])} nodes)."
+    return [who, *(_change(change) for change in state["view"]["changes"][:_EVENTS])]
+
+
+def _change(change: dict[str, Any]) -> str:
+    now = f"{len(change['members'])} take part (waited {change['waited']:.1f} s)"
+    return f"{change['at']:8.1f} s  {change['what']}; {now}"
 
 
 def _is_news(node: dict[str, Any]) -> bool:

@@ -173,8 +173,9 @@ class _Scattered:
 
     def gradient(self, x: Tensor, rng: np.random.Generator) -> Tensor:
         """Away from the start, and nothing after it."""
-        places = np.random.default_rng([self.rank]).standard_normal(7)
-        return torch.from_numpy(places) if not x.any() else torch.zeros_like(x)
+        if x.any():
+            return torch.zeros_like(x)
+        return torch.from_numpy(np.random.default_rng([self.rank]).standard_normal(7))
 
     def loss(self, x: Tensor) -> float:
         """How far from the start."""

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+import warm
 
 from benchmarks.slowlink import __main__ as slowlink
 from benchmarks.slowlink.crew import run_everywhere
@@ -72,7 +73,8 @@ def holder(allowed):
 
 
 @pytest.mark.slow
-def test_the_limit_is_a_limit(allowed):
+def test_the_limit_is_a_limit(allowed, monkeypatch):
+    monkeypatch.setattr(sys, "executable", warm.stub())
     with Lab(nodes=2, rate="100 Mbit/s") as lab:
         nbytes = int(lab.bytes_per_second)
         found = run_everywhere(lab, "benchmarks.slowlink.probe", "--nbytes", str(nbytes), timeout=PATIENCE)[0]
@@ -92,7 +94,8 @@ def test_nothing_is_left_after_an_exception_and_its_processes_are_gone(allowed):
 
 
 @pytest.mark.slow
-def test_a_failing_node_ends_the_others_and_is_named(allowed):
+def test_a_failing_node_ends_the_others_and_is_named(allowed, monkeypatch):
+    monkeypatch.setattr(sys, "executable", warm.stub())
     with Lab() as lab, pytest.raises(RuntimeError, match="no_such_module failed on node"):
         run_everywhere(lab, "benchmarks.no_such_module", timeout=PATIENCE)
     assert ours(os.getpid()) == []
@@ -110,14 +113,12 @@ def test_names_are_found_in_a_file_and_unknown_ones_fail_at_once(allowed):
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_benchmark_cleans_up(allowed, how):
     # Through a real run of the command: it must be interruptible while its nodes are at work.
-    process = subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.slowlink", "--quick"],
+    process = warm.Popen(
+        ["-m", "benchmarks.slowlink", "--quick"],
         cwd=ROOT,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
-        text=True,
-        # A shell starts background jobs deaf to Ctrl-C, and they would inherit it.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        python=warm.stub(),
     )
     try:
         assert "warming up" in process.stderr.readline()

@@ -13,7 +13,7 @@ from chromium import browser as browser
 
 from flockstep.live import open_journal
 from flockstep.live.server import Server
-from flockstep.trace import Row
+from flockstep.trace import Row, ViewChange
 
 pytest.importorskip("plotly")
 
@@ -75,6 +75,8 @@ def test_a_run_is_seen_to_train_to_lose_a_node_and_to_end(run, browser, tmp_path
     browser.open(address)
     browser.until(f"{STATES} === 'here here here'", seconds=120)
     assert browser.run(WORDS.format("#title")) == "Swarm(period=4)"
+    # Only elastic runs have a view.
+    assert browser.run("document.querySelector('#view').hidden")
 
     # It goes on by itself: nobody loads the page again.
     before = browser.run(STEPS)
@@ -121,6 +123,10 @@ def page(tmp_path):
             journal.send(rank, 1 - rank, 1000)
         for k in range(5):
             journal.row(Row(4.0 * k, 10 * k, 1.0 / (k + 1), 1000.0 * k, 0.0))
+        journal.view(ViewChange((0, 1), (), (), 0.0))
+    for number in range(1, 31):
+        journals[0].view(ViewChange((0,), (), (1,), 1.5, number=2 * number))
+        journals[0].view(ViewChange((0, 1), (1,), (), 0.0, number=2 * number + 1))
     with Server(tmp_path / "journals") as server:
         yield server, journals
     for journal in journals:
@@ -135,6 +141,12 @@ def test_the_page_by_hand(page, browser):
     browser.until(f"{LOOKS} > 0")
     # A name is text, whatever stands in it.
     assert browser.run(WORDS.format("#title")) == "<b>S</b>"
+
+    # Who takes part, and the last changes of that.
+    assert browser.run(WORDS.format("#taking-part")) == "Now: 0, 1 (2 of 2 nodes)."
+    assert browser.run("document.querySelectorAll('#changes li').length") == 20
+    assert "node 1 came; 2 take part" in browser.run(WORDS.format("#changes li:first-child"))
+    assert "waited 1.5 s, at " in browser.run(WORDS.format("#changes li:last-child"))
 
     # Axes of the losses.
     browser.click("[data-axis=step]")
@@ -165,7 +177,15 @@ def test_the_page_by_hand(page, browser):
     looks = browser.run(LOOKS)
     browser.until(f"{LOOKS} > {looks}")
     assert browser.run("document.documentElement.scrollWidth") <= 390
-    for each in ("#nodes tr *", "#losses svg", "#timeline svg", "#matrix svg", "#talks td", "#events li"):
+    for each in (
+        "#nodes tr *",
+        "#losses svg",
+        "#timeline svg",
+        "#matrix svg",
+        "#talks td",
+        "#events li",
+        "#changes li *",
+    ):
         rights = f"[...document.querySelectorAll('{each}')].map((one) => one.getBoundingClientRect().right)"
         assert 0 < browser.run(f"Math.max(...{rights})") <= 390
 

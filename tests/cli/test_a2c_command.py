@@ -1,14 +1,13 @@
 """``flockstep a2c``: trains, tells, draws, saves, resumes."""
 
 import csv
-import os
 import re
 import signal
 import subprocess
-import sys
 
 import pytest
 import typer
+import warm
 from typer.testing import CliRunner
 
 from flockstep.cli import a2c
@@ -41,6 +40,7 @@ def test_trains_evaluates_draws_and_saves(command, tmp_path):
     assert f"Policy:  {out / 'CartPole-v1.safetensors'}" in result.stdout
 
 
+@pytest.mark.slow
 def test_resumes_where_it_was(command, tmp_path):
     saved = str(tmp_path / "mine.safetensors")
     assert command("CartPole-v1", "--steps", "4000", "--episodes", "1", "--save", saved).exit_code == 0
@@ -51,6 +51,7 @@ def test_resumes_where_it_was(command, tmp_path):
 
 # What pygame imports warns of its own old age.
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.slow
 def test_an_episode_as_a_gif(command, tmp_path, monkeypatch):
     pytest.importorskip("pygame", reason="needs pygame")
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
@@ -65,6 +66,7 @@ def test_an_episode_as_a_gif(command, tmp_path, monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.slow
 def test_curves_for_tensorboard(command, tmp_path):
     accumulator = pytest.importorskip(
         "tensorboard.backend.event_processing.event_accumulator", reason="needs tensorboard"
@@ -123,10 +125,8 @@ app()
 @pytest.mark.slow
 @pytest.mark.parametrize("parallel", [("--threads", "2"), ("--nodes", "2")], ids=" ".join)
 def test_ctrl_c_saves_what_there_is(tmp_path, parallel):
-    call = [sys.executable, "-c", STARTED, "CartPole-v1", "--steps", "1000000000", *parallel]
-    process = subprocess.Popen(
-        [*call, "--out", str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ
-    )
+    call = ["-c", STARTED, "CartPole-v1", "--steps", "1000000000", *parallel, "--out", tmp_path]
+    process = warm.Popen(call, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     # The first line comes when training is under way.
     assert "steps/s" in process.stderr.readline()
     process.send_signal(signal.SIGINT)

@@ -4,13 +4,11 @@ import json
 import os
 import signal
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
+import warm
 
 pytestmark = pytest.mark.slow
-FLOCKSTEP = str(Path(sys.executable).with_name("flockstep"))
 
 # In its first life a node stops in the middle of its loop, to be killed there. {options} are those of the join.
 SCRIPT = """
@@ -49,14 +47,14 @@ SAVING = 'resume="saved", save_every=5'
 def kill_all_at_once(folder, options, *, timeout="60 s", before="", until="told-1"):
     """Both nodes, once they are in the middle; gives the exit code, what the second lives said, and the errors."""
     (folder / "train.py").write_text(SCRIPT.format(options=options, before=before, until=until))
-    with subprocess.Popen(
-        [FLOCKSTEP, "run", "-n", "2", "--keep-going", "--max-restarts", "1", "--timeout", timeout, "train.py"],
+    with warm.Popen(
+        ["-m", "flockstep", "run", "-n", "2", "--keep-going", "--max-restarts", "1", "--timeout", timeout, "train.py"],
         cwd=folder,
         env=os.environ | {"FLOCKSTEP_LOSSES": "0"},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        text=True,
+        python=warm.stub(),
     ) as running:
         nodes = [int(running.stdout.readline()) for _ in range(2)]
         for pid in nodes:

@@ -96,6 +96,7 @@ def test_help_and_versions_import_no_torch(arguments):
     assert told.stdout.splitlines()[-1] == "False", told.stderr
 
 
+@pytest.mark.slow
 def test_everything_public_is_imported_when_it_is_asked_for():
     script = (
         "import sys, flockstep as fs\nprint('torch' in sys.modules)\nfs.join\nprint('torch._dynamo' in sys.modules)"

@@ -434,6 +434,7 @@ def test_somebody_who_says_nothing(run, secured):
     told.fails("keys", f"{address} takes connections and says nothing", "whether the node hangs")
 
 
+@pytest.mark.slow
 def test_another_version_is_told_and_the_rest_is_measured(monkeypatch):
     monkeypatch.setattr(request_handler, "version", lambda name: "9.9.9\x1b[31m")
     with office() as peer:
@@ -502,6 +503,7 @@ def test_an_address_this_machine_has_not(run):
     told.fails("both ways", "cannot listen on 203.0.113.77", "give --host an address of this machine")
 
 
+@pytest.mark.slow
 def test_without_keys_it_does_not_listen_for_others():
     with office() as peer:
         told = examine(peer.address, "--host", "203.0.113.77")

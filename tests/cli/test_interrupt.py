@@ -53,6 +53,7 @@ def interrupt(process):
     return err
 
 
+@pytest.mark.slow
 def test_a_simulation_stops_with_one_line(started):
     process = started("simulate", "LocalSGD(period=4)", "--steps", "100000000", "--workload", "quadratics(dim=4)")
     read_until(process, "step 0 of")

@@ -43,6 +43,7 @@ def test_every_optimizer(simulate, optimizer):
     assert simulate("LocalSGD(period=2)", *SMALL, "--optimizer", optimizer).exit_code == 0
 
 
+@pytest.mark.slow
 def test_one_seed_one_outcome(simulate, tmp_path):
     texts = []
     for seed in ("1", "1", "2"):
@@ -51,6 +52,7 @@ def test_one_seed_one_outcome(simulate, tmp_path):
     assert texts[0] == texts[1] != texts[2]
 
 
+@pytest.mark.slow
 def test_a_straggler_costs_time(simulate, tmp_path):
     ends = []
     for more in ([], ["--straggler", "1:4x"], ["--slowdown", "1:4x@0s+1h"]):
@@ -62,6 +64,7 @@ def test_a_straggler_costs_time(simulate, tmp_path):
 
 
 @pytest.mark.parametrize("fault", [["--pause", "1@200ms+5s"], ["--partition", "0|1,2@200ms+5s"]])
+@pytest.mark.mostly_slow(fast=1)
 def test_what_stands_still_for_a_while_costs_that_while_and_no_number(simulate, tmp_path, fault):
     rows = []
     for more in ([], fault, ["--drop", "1"]):

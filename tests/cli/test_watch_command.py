@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import typer
+import warm
 from typer.testing import CliRunner
 
 from flockstep.cli import app as flockstep
@@ -85,9 +86,7 @@ app()
 
 @pytest.mark.slow
 def test_it_serves_until_ctrl_c_and_leaves_without_complaint(ended):
-    watcher = subprocess.Popen(
-        [sys.executable, "-c", SERVE, str(ended)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    watcher = warm.Popen(["-c", SERVE, ended], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     try:
         line = watcher.stdout.readline()
         address = line.split()[-1]

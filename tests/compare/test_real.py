@@ -1,6 +1,7 @@
 """Comparisons on real processes: on this machine's own links, and where it allows, on limited ones."""
 
 import pytest
+import warm
 from comparisons import made
 from test_runner import Listening
 
@@ -80,13 +81,14 @@ def test_a_loop_of_ones_own_real_and_virtual(tmp_path, looped, virtual):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("own", [False, True])
-def test_limited_links(tmp_path, looped, own):
+def test_limited_links(tmp_path, looped, own, monkeypatch):
     try:
         with Lab():
             pass
     except Missing as reason:
         pytest.skip(f"no slow links here: {reason}")
     given = {"workload": looped, "strategies": ["DataParallel"]} if own else {"strategies": ["Swarm(period=2)"]}
+    monkeypatch.setattr("sys.executable", warm.stub())
     results, _ = ran(tmp_path / "out", real=True, nodes=2, link="50 Mbit/s", **given)
     check_real_runs(results, 2)
     assert results.plan.cluster["links"] == "50 Mbit/s links between network namespaces"

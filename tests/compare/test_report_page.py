@@ -147,6 +147,7 @@ def test_what_a_user_wrote_is_text():
     assert any(EVIL[4] in text for text in page.words)
 
 
+@pytest.mark.slow
 def test_equal_results_give_equal_files(tmp_path):
     for name in ("one", "other"):
         report.write(comparison(3, 2, 4), tmp_path / name)
@@ -177,6 +178,7 @@ def test_a_comparison_of_which_little_is_there():
     assert any("no target" in text for text in nothing.words)
 
 
+@pytest.mark.slow
 def test_without_plotly_there_is_a_line_to_type_and_the_other_files(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "plotly.offline", None)
     with pytest.raises(ModuleNotFoundError, match=re.escape('pip install "flockstep[compare]"')):

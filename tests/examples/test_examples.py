@@ -175,13 +175,8 @@ def uninterrupted(tmp_path_factory):
 @contextmanager
 def killed_in_the_middle(arguments, launcher):
     """A run of two nodes of which the second was killed at a tenth of the way."""
-    process = subprocess.Popen(
-        command(*arguments, launcher=launcher),
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    call = ["-m", "flockstep", *command(*arguments, launcher=launcher[1:])]
+    process = warm.Popen(call, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, python=warm.stub())
     try:
         pid = None
         for line in process.stdout:

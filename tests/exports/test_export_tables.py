@@ -24,7 +24,7 @@ def columns(trace):
     return {
         "rows": {n: [getattr(r, n) for r in rows] for n in ("seconds", "step", "loss", "bytes", "spread")},
         "nodes": {n: [getattr(node, n) for node in nodes] for n in names}
-        | {"counts": [json.dumps(node.counts) for node in nodes]},
+        | {"counts": [json.dumps(node.counts) for node in nodes], "views": ["[]" for _ in nodes]},
         "spans": {n: [getattr(s, n) for s in spans] for n in ("rank", "kind", "begin", "end")},
         "sent": {
             "sender": [pair[0] for pair in sent],

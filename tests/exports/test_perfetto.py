@@ -59,6 +59,7 @@ def test_neighbours_stay_neighbours(trace, path):
             assert round(1000 * (begin + length)) <= round(1000 * following)
 
 
+@pytest.mark.slow
 def test_the_trace_processor_finds_the_reported_seconds(trace, path):
     seconds, names, counters, errors, depths = query(
         path,

@@ -42,6 +42,7 @@ def posterior(words):
 
 
 @pytest.mark.parametrize(("rows", "said"), [([0], [1]), ([0, 1], [1, 1]), ([2, 0], [2, 1])])
+@pytest.mark.slow
 def test_they_are_drawn_as_often_as_their_posterior_says(rows, said):
     words = np.repeat(rows, said)
     about, counts = posterior(words)

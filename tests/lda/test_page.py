@@ -217,6 +217,7 @@ def test_where_words_belong(made):
         assert [share for _, share in parts] == sorted((share for _, share in parts), reverse=True)
 
 
+@pytest.mark.slow
 def test_a_page_is_small(tmp_path):
     """A hundred topics of texts with long words and snippets."""
     rng = np.random.default_rng(0)

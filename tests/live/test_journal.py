@@ -1,5 +1,6 @@
 """What a node tells is in its file a moment later, and in its memory no more."""
 
+import dataclasses
 import json
 import math
 import os
@@ -13,7 +14,7 @@ import pytest
 from flockstep.live import journal as journals
 from flockstep.live import lines, open_journal
 from flockstep.live.reader import Reader
-from flockstep.trace import NodeReport, Row
+from flockstep.trace import NodeReport, Row, ViewChange
 
 ROW = Row(seconds=1.5, step=10, loss=0.25, bytes=100.0, spread=math.nan)
 
@@ -70,6 +71,21 @@ def test_everything_told_is_written_in_order_and_the_last_line_is_left(tmp_path)
     assert "failure" not in told[-1]["left"]
 
 
+def test_who_takes_part_is_told_and_read_again(tmp_path):
+    journal = open_journal(tmp_path, rank=0, size=3, strategy="S")
+    told = [ViewChange((0, 1, 2), (), (), 0.0), ViewChange((0, 2), (), (1,), 1.25, seconds=99.0, number=4)]
+    for change in told:
+        journal.view(change)
+    journal.close()
+    life = Reader(tmp_path).look()[0]
+    assert [dataclasses.replace(change, seconds=0.0) for change in life.views] == [
+        dataclasses.replace(change, seconds=0.0) for change in told
+    ]
+    # By the journal's own clock, which does not stop with the node's.
+    assert [change.seconds for change in life.views] == [line["t"] for line in written(journal) if "view" in line]
+    assert life.living == (2,)
+
+
 def test_a_failure_is_told(tmp_path):
     journal = open_journal(tmp_path, rank=0, size=1, strategy="S")
     journal.close(ValueError("no such thing"))
@@ -118,6 +134,7 @@ def test_a_long_journal_is_made_short_and_reads_the_same(tmp_path, monkeypatch):
         journal.send(0, 1, 10)
         if k % 500 == 0:
             journal.row(Row(float(k), k, 1.0 / (k + 1), 0.0, 0.0))
+            journal.view(ViewChange((0, 1), (1,), (), 0.5, number=k))
             reader.look()
         if k % 20 == 0:
             journal._write()
@@ -127,6 +144,7 @@ def test_a_long_journal_is_made_short_and_reads_the_same(tmp_path, monkeypatch):
         assert life.sent == {1: 20_000}
         assert life.seconds["computing"] == pytest.approx(50.0, rel=1e-3)
         assert [row["step"] for row in life.rows] == list(range(0, 2000, 500))
+        assert {change.number for change in life.views} == set(range(0, 2000, 500))
         assert life.left is not None
     assert len(lines.decode(journal.path.read_bytes())) < 2000 / 20
 

@@ -8,7 +8,7 @@ import pytest
 
 from flockstep.live import open_journal
 from flockstep.live.server import Server
-from flockstep.trace import Row
+from flockstep.trace import Row, ViewChange
 
 pytest.importorskip("plotly")
 
@@ -105,6 +105,15 @@ def test_the_state_is_told_and_told_again_only_when_it_has_changed(server, journ
     status, body, _ = get(server, f"/state.json?window=60&known={told['mark']}")
     assert (status, body) == (204, b"")
     assert get(server, "/state.json?window=60&known=other")[0] == 200
+
+
+def test_who_takes_part_is_told_as_json_where_the_run_is_elastic(server, journal):
+    journal.view(ViewChange((0, 1), (), (), 0.0))
+    journal.view(ViewChange((0,), (), (1,), 2.5, number=2))
+    journal.close()
+    view = json.loads(get(server, "/state.json")[1])["view"]
+    assert (view["members"], view["who"]) == ([0], "0")
+    assert [(change["what"], change["waited"]) for change in view["changes"]] == [("node 1 left out", 2.5)]
 
 
 @pytest.mark.parametrize("window", ["x", "nan", "-1", "inf"])

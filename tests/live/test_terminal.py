@@ -4,6 +4,7 @@ import io
 
 from rich.console import Console
 from written import beat, reader, who, write
+from written import view as takes_part
 
 from flockstep.live.state import state
 from flockstep.live.terminal import view
@@ -34,6 +35,27 @@ def test_each_node_has_a_line_and_one_that_is_gone_says_so_in_words(tmp_path):
     assert "Node 2 gone: its process 102 is dead" in words
     assert "4.0 s  node 2 gone" in words
     assert "…" not in words
+
+
+def test_in_an_elastic_run_it_says_who_takes_part(tmp_path):
+    for rank in range(3):
+        write(tmp_path, rank, who(rank, 3), takes_part(0.0, 0, range(3)), beat(9.9))
+    assert "Taking part: 0-2 (3 of 3 nodes)." in shown(tmp_path)
+    for number in range(1, 7):
+        write(tmp_path, 0, takes_part(number, 2 * number, (0, 2), went=(1,), cost=1.25))
+        write(tmp_path, 0, takes_part(number + 0.5, 2 * number + 1, (0, 1, 2), came=(1,)))
+    words = [line.rstrip() for line in shown(tmp_path).splitlines()]
+    assert "     6.0 s  node 1 left out; 2 take part (waited 1.2 s)" in words
+    assert "     6.5 s  node 1 came; 3 take part (waited 0.0 s)" in words
+    assert sum("take part (" in line for line in words) == 5
+    for rank in range(3):
+        write(tmp_path, rank, {"left": {"t": 9.95}})
+    assert "Took part last: 0-2 (3 of 3 nodes)." in shown(tmp_path)
+
+
+def test_a_plain_run_says_nothing_of_it(tmp_path):
+    write(tmp_path, 0, who(0, 1), beat(9.9))
+    assert " part" not in shown(tmp_path)
 
 
 def test_nodes_that_drift_apart_are_told_of(tmp_path):

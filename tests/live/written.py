@@ -30,5 +30,11 @@ def look(folder, dead=(), now=BEGAN + 10, **more):
     return state(there.look(), there.clock(), **more)
 
 
+def view(t, number, members, came=(), went=(), cost=0.0):
+    """A change of who takes part, as an elastic node tells it."""
+    told = {"number": number, "members": list(members), "came": list(came), "went": list(went), "cost": cost}
+    return {"view": told, "t": t}
+
+
 def beat(t, **more):
     return {"t": t, **more}

@@ -36,6 +36,7 @@ def test_a_model_in_ddp(process_group):
 
 
 @pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.mostly_slow(fast=1)
 def test_a_trainer_that_wraps_the_model_behind_our_back(process_group, compiled):
     model = loops.plain_model()
     x, y = loops.data()
@@ -135,6 +136,7 @@ def test_the_real_schedule_free_optimizer():
         fs.simulate(lambda: body(fs.LocalSGD(period=2)), nodes=2)
 
 
+@pytest.mark.slow
 def test_the_real_eight_bit_optimizer_is_resumed_to_the_bit(tmp_path, monkeypatch):
     pytest.importorskip("torchao", reason="needs torchao")
     from torchao.optim import AdamW8bit

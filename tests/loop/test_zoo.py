@@ -69,6 +69,7 @@ def test_every_pair_of_strategy_situation_and_place_meets():
 @pytest.mark.parametrize(
     "name", [name if name == "CELGC" else pytest.param(name, marks=pytest.mark.slow) for name in NAMED]
 )
+@pytest.mark.slow
 def test_on_two_virtual_nodes(name):
     outcomes = check_loop(NAMED[name], nodes=(2,))
     assert len(outcomes) == len(SITUATIONS)

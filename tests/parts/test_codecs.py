@@ -31,6 +31,7 @@ def there_and_back(codec: Codec, v: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("codec", CODECS, ids=repr)
+@pytest.mark.mostly_slow(fast=1)
 def test_every_codec_keeps_the_laws(codec: Codec) -> None:
     check_codec(codec)
 
@@ -87,6 +88,7 @@ def test_a_cast_of_its_own_format_does_not_share_memory(dtype: torch.dtype) -> N
 
 @settings(deadline=None)
 @given(v=st.lists(st.floats(allow_nan=False, allow_infinity=False, width=32), max_size=20))
+@pytest.mark.slow
 def test_bf16_stays_within_its_bound_for_all_of_float32(v: list[float]) -> None:
     vector = torch.tensor(v, dtype=torch.float32)
     try:

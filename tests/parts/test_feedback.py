@@ -95,6 +95,7 @@ def above_the_optimum(average, nodes):
 
 
 @pytest.mark.parametrize("nodes", [1, 2, pytest.param(5, marks=pytest.mark.slow)])
+@pytest.mark.mostly_slow(fast=1)
 def test_with_feedback_the_largest_few_lead_to_the_optimum_and_without_they_do_not(nodes):
     """What is late is late by a number of steps: how far off that leads goes with the learning rate, to nothing."""
     fast, slow = above_the_optimum(fs.averages.Compensated(codec=fs.codecs.TopK(fraction=0.2)), nodes)
@@ -133,13 +134,13 @@ def loop(folder, stop_at=None, strategy=FEW):
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 5])
+@pytest.mark.mostly_slow(fast=1)
 def test_a_resumed_run_goes_on_with_its_residuals_bit_for_bit(nodes, tmp_path):
     whole = fs.simulate(loop(tmp_path / "whole"), nodes=nodes).results
     with pytest.raises(fs.NodeFailed, match="interrupted"):
         fs.simulate(loop(tmp_path / "cut", stop_at=11), nodes=nodes)
     saved = load_file(tmp_path / "cut" / "step-00000009" / "node-0000.safetensors")
-    names = ["residual of the mean", *(f"residual for {peer}" for peer in range(nodes))]
-    assert any(saved[f"kept/gradient: {name}"].any() for name in names)
+    assert any(saved[f"kept/gradient: {name}"].any() for name in ("residual", "residual of the mean"))
     again = fs.simulate(loop(tmp_path / "cut"), nodes=nodes).results
     for rank in range(nodes):
         assert all(torch.equal(one, other) for one, other in zip(whole[rank], again[rank], strict=True))

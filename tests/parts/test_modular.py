@@ -26,6 +26,7 @@ def pair(count, reach, dtype=torch.float32, seed=0):
 
 
 @pytest.mark.parametrize("bits", [3, 9, *(pytest.param(bits, marks=pytest.mark.slow) for bits in (4, 8))])
+@pytest.mark.slow
 def test_the_laws_of_codecs(bits):
     check_codec(Modular(bits=bits))
 

@@ -163,6 +163,7 @@ ANY_WITNESS = [HealthCheck.function_scoped_fixture]
     period=1,
     seed=826,
 )
+@pytest.mark.slow
 def test_no_meeting_drives_nodes_apart(witness, size, loss, crashes, topology, period, **options):
     witness.flock.clear()
     witness.seen.clear()
@@ -179,6 +180,7 @@ def test_no_meeting_drives_nodes_apart(witness, size, loss, crashes, topology, p
 
 @pytest.mark.parametrize("hardware", ["in step", "uneven", "slow", "lossy"])
 @pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.slow), pytest.param(5, marks=pytest.mark.slow)])
+@pytest.mark.mostly_slow(fast=1)
 def test_nodes_come_together(size, hardware):
     options = {
         "in step": {"start_skew": 0.0},
@@ -197,6 +199,7 @@ def test_nodes_come_together(size, hardware):
     period=st.integers(1, 3),
     seed=st.integers(0, 2**20),
 )
+@pytest.mark.slow
 def test_on_threads_too_they_only_come_together(witness, size, topology, period, seed):
     """However long that takes on a busy machine: they stop when they have, or have met far too often."""
     witness.flock.clear()
@@ -237,6 +240,7 @@ def test_with_a_codec_they_end_within_its_error(kind, codec):
 @pytest.mark.parametrize("strategy", [fs.Swarm(), fs.ADPSGD()], ids=repr)
 @pytest.mark.parametrize("size", [2, 3, 4, 8])
 @pytest.mark.parametrize(("latency", "skew"), [("200 ms", None), ("1 ms", 0.0)], ids=["slow link", "in step"])
+@pytest.mark.mostly_slow(fast=2)
 def test_spread_is_bounded_where_calls_cross(strategy, size, latency, skew):
     """They once swapped models for ever, or drove each other apart without bound."""
     trace = fs.simulate(

@@ -25,6 +25,7 @@ def vector(count, dtype=torch.float32):
 
 
 @pytest.mark.parametrize("bits", [2, 9, *(pytest.param(bits, marks=pytest.mark.slow) for bits in (3, 8))])
+@pytest.mark.slow
 def test_the_laws_of_codecs(bits):
     check_codec(fs.codecs.Stochastic(bits=bits))
 

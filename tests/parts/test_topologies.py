@@ -163,6 +163,7 @@ def test_random_draws_the_same_graph_in_every_version() -> None:
     assert graph[4:] == [(3, 6, 7), (2, 3, 6), (1, 4, 5), (0, 1, 4)]
 
 
+@pytest.mark.slow
 def test_random_graphs_are_all_alike_likely() -> None:
     """Six nodes have 70 graphs of degree 3, all connected: 10 times K_{3,3} and 60 prisms."""
     seen: dict[tuple[tuple[int, ...], ...], int] = {}

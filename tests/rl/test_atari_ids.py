@@ -90,6 +90,7 @@ def stacked():
     return FrameStackObservation(AtariPreprocessing(gymnasium.make("ALE/Pong-v5", frameskip=1)), 4)
 
 
+@pytest.mark.slow
 def test_gymnasiums_preprocessing(opencv, tmp_path):
     model = HSA2C("CnnPolicy", stacked, envs_per_thread=2, period=1, seed=0)
     assert model.observations.shape == (4, 84, 84)

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import warm
 from sides import Glance, Sides, until_it_knows_sides, vector
 from torch import nn
 
@@ -168,6 +169,7 @@ def worker_of(policy, environments, settings, seed=0):
     ],
 )
 @pytest.mark.parametrize("advantages", [{}, {"gae_lambda": 0.8, "normalize_advantage": True}], ids=["plain", "GAE"])
+@pytest.mark.mostly_slow(fast=12)
 def test_the_gradient_of_acting_is_that_of_the_written_loss(name, count, advantages):
     policy, observations, actions = policy_named(name)
     policy = policy.double()
@@ -551,7 +553,7 @@ def test_processes_end_with_whoever_started_them(tmp_path):
     script = tmp_path / "parent.py"
     script.write_text(PARENT)
     here = str(Path(__file__).parent)
-    with subprocess.Popen([sys.executable, str(script), here], stdout=subprocess.PIPE, text=True) as parent:
+    with warm.Popen([script, here], stdout=subprocess.PIPE) as parent:
         pids = [int(word) for word in parent.stdout.readline().split()]
         handles = [os.pidfd_open(pid) for pid in pids]
         parent.kill()

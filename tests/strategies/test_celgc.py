@@ -215,6 +215,7 @@ def warnings_of(caplog, strategy, *, nodes=1, steps=103, engine="events"):
 
 @pytest.mark.parametrize("nodes", [1, 2, 5])
 @pytest.mark.parametrize("sentence", NEVER)
+@pytest.mark.mostly_slow(fast=7)
 def test_a_threshold_that_nothing_reaches_is_told_of_once(caplog, sentence, nodes):
     trace, told = warnings_of(caplog, NEVER[sentence], nodes=nodes, steps=103 * nodes)
     assert [line.startswith(sentence) for line in told] == [True]

@@ -158,6 +158,7 @@ UNEVEN = {
 @pytest.mark.parametrize("size", [1, 2, 5])
 @pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize("max_steps_in_flight", [0, 3, 100])
+@pytest.mark.mostly_slow(fast=18)
 def test_every_step_enters_once(threads, size, max_steps_in_flight, hardware):
     strategy = fs.DPSGD(threads=threads, period=2, server_lr=1.0, max_steps_in_flight=max_steps_in_flight)
     trace = fs.simulate(strategy, Count(), nodes=size, steps=31, optimizer=ONE, **hardware)
@@ -181,6 +182,7 @@ def test_every_step_enters_once(threads, size, max_steps_in_flight, hardware):
     ids=repr,
 )
 @pytest.mark.parametrize("server_trains", [True, False])
+@pytest.mark.mostly_slow(fast=6)
 def test_nor_do_folds_gates_or_codecs_lose_one(strategy, server_trains):
     strategy = fs.DPSGD(**{**vars(strategy), "server_lr": 1.0, "server_trains": server_trains})
     trace = fs.simulate(strategy, Count(), nodes=4, steps=31, optimizer=ONE, **UNEVEN)
@@ -353,6 +355,7 @@ def test_without_a_server_patience_ends():
         run(fs.DPSGD(server_trains=False, patience=10), 3, faults=[crash], timeout="50 ms", **DEATHS)
 
 
+@pytest.mark.slow
 def test_a_server_that_replies_too_late_is_told_from_a_dead_one():
     # A model takes 0.6 s on this link, and a reply may take 50 ms: 40 steps, and then the same push again and again.
     slow = {"network": fs.Network(bandwidth="100 kbit/s"), "compute": DEATHS["compute"], "timeout": "50 ms"}
@@ -389,6 +392,7 @@ HOLDING = [
 
 @pytest.mark.parametrize("strategy", HOLDING, ids=repr)
 @pytest.mark.parametrize("back_after", [None, "60 ms"])
+@pytest.mark.mostly_slow(fast=3)
 def test_nobody_waits_for_a_dead_worker(strategy, back_after):
     for at in ("1 ms", "50 ms", "150 ms", "155 ms", "160 ms"):
         crash = fs.faults.Crash(node=2, at=at, back_after=back_after)
@@ -397,6 +401,7 @@ def test_nobody_waits_for_a_dead_worker(strategy, back_after):
 
 
 @pytest.mark.parametrize("strategy", HOLDING, ids=repr)
+@pytest.mark.mostly_slow(fast=1)
 def test_nor_for_one_whose_end_is_not_heard_of(strategy):
     pace = {**DEATHS, "compute": fs.Compute(step="10 ms", stragglers={1: 0.5}), "timeout": "50 ms"}
     for seed in range(8):
@@ -453,6 +458,7 @@ def test_a_second_loop_begins_with_everybody():
 @pytest.mark.parametrize(
     "strategy", [fs.DPSGD(), fs.DPSGD(period=3, max_steps_in_flight=4), fs.DPSGD(pushes_per_update=2)], ids=repr
 )
+@pytest.mark.slow
 def test_the_laws(strategy):
     check_strategy(strategy)
 

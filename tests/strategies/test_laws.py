@@ -38,6 +38,7 @@ FAST = ("exact",)
     "average", [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in AVERAGES]
 )
 @pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.mostly_slow(fast=4)
 def test_every_strategy_with_every_average(strategy, average):
     made = STRATEGIES[strategy](AVERAGES[average])
     check_strategy(made)
@@ -46,6 +47,7 @@ def test_every_strategy_with_every_average(strategy, average):
 
 @pytest.mark.parametrize("average", ["exact", "raw", "complete"])
 @pytest.mark.parametrize("size", [1, 2, pytest.param(5, marks=pytest.mark.slow)])
+@pytest.mark.mostly_slow(fast=2)
 def test_episode_plus_with_everybody_at_work(size, average):
     # With some standing by, stored gradients are of different rounds, and equal data is not plain SGD any more.
     for made in (
@@ -56,6 +58,7 @@ def test_episode_plus_with_everybody_at_work(size, average):
         check_synchronous(made, nodes=(size,))
 
 
+@pytest.mark.slow
 def test_a_rounding_codec_is_near_sgd():
     for codec, tolerance in ((fs.codecs.Cast(dtype="fp16"), 2e-3), (fs.codecs.Cast(dtype="bf16"), 2e-2)):
         check_strategy(fs.LocalSGD(period=4, average=fs.averages.Coded(codec=codec)), tolerance=tolerance)

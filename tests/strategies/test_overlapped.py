@@ -53,6 +53,7 @@ def check(strategy, size, steps, expected):
 @pytest.mark.parametrize("steps", [1, 13, 28])
 @pytest.mark.parametrize("k", [1, 2, 3, 7])
 @pytest.mark.parametrize("size", SIZES)
+@pytest.mark.mostly_slow(fast=12)
 def test_hpsgd(size, k, steps):
     for outer_lr in (1.0, 0.6):
         expected = oracles.hpsgd(np.zeros(DIM), gradients_of(size), steps, ETA, k, outer_lr)
@@ -62,6 +63,7 @@ def test_hpsgd(size, k, steps):
 @pytest.mark.parametrize("steps", [1, 13, 28])
 @pytest.mark.parametrize("k", [1, 2, 3, 7])
 @pytest.mark.parametrize("size", SIZES)
+@pytest.mark.mostly_slow(fast=12)
 def test_hpsgd_whose_replicas_keep_most_of_their_lead(size, k, steps):
     for outer_lr, pull in ((1.0, 0.25), (0.6, 0.25), (1.0, 0.7), (0.6, 1.0)):
         expected = oracles.hpsgd_pulled(np.zeros(DIM), gradients_of(size), steps, ETA, k, outer_lr, pull)
@@ -80,6 +82,7 @@ def test_hpsgd_alone_step_by_step_is_sgd_one_step_late():
 @pytest.mark.parametrize("steps", [1, 13, 28])
 @pytest.mark.parametrize("period", [1, 2, 7])
 @pytest.mark.parametrize("size", SIZES)
+@pytest.mark.mostly_slow(fast=9)
 def test_cocod_and_overlap_local_sgd(size, period, steps):
     start = np.zeros(DIM)
     check(fs.CoCoD(period=period), size, steps, oracles.cocod(start, gradients_of(size), steps, ETA, period, 0.5))
@@ -95,6 +98,7 @@ def test_cocod_and_overlap_local_sgd(size, period, steps):
 @pytest.mark.parametrize("steps", [1, 13, 28])
 @pytest.mark.parametrize("period", [1, 2, 7])
 @pytest.mark.parametrize("size", SIZES)
+@pytest.mark.mostly_slow(fast=9)
 def test_diloco_and_eager_diloco(size, period, steps):
     for ours, oracle in (
         (fs.DiLoCo, oracles.diloco),
@@ -109,6 +113,7 @@ def test_diloco_and_eager_diloco(size, period, steps):
 @pytest.mark.parametrize("steps", [1, 13, 31])
 @pytest.mark.parametrize(("fragments", "delay"), [(1, 0), (2, 0), (2, 3), (3, 1), (4, 5)])
 @pytest.mark.parametrize("size", SIZES)
+@pytest.mark.mostly_slow(fast=15)
 def test_streaming_diloco(size, fragments, delay, steps):
     cuts = [DIM * p // fragments for p in range(fragments + 1)]
     for alpha, lr, momentum in ((0.0, 0.4, 0.0), (0.5, 0.4, 0.9), (None, 1.0, None)):
@@ -216,6 +221,7 @@ TEXT = CharLSTM(batch=4, length=16, embedding=16, hidden=32, validation_windows=
 
 
 @pytest.mark.parametrize("kind", [fs.DiLoCo, fs.EagerDiLoCo, fs.StreamingDiLoCo])
+@pytest.mark.slow
 def test_a_short_run_with_no_argument_but_the_period_ends_below_one_node_alone(kind):
     run = {"steps": 150, "optimizer": decaying_adamw, "seed": SEED, "record_every": 150}
     alone = fs.simulate(fs.DataParallel(), TEXT, nodes=1, **run).loss
@@ -261,6 +267,7 @@ EXACT = {
 
 @pytest.mark.parametrize("k", [1, 2, 3, 7])
 @pytest.mark.parametrize("name", EXACT)
+@pytest.mark.mostly_slow(fast=4)
 def test_every_gradient_enters_exactly_once(name, k):
     for steps, size in product([1, 2, 3, 6, 7, 8, 13, 14, 29], SIZES):
         trace = fs.simulate(
@@ -296,6 +303,7 @@ class Counter(nn.Module):
 @pytest.mark.parametrize("stop", [5, *(pytest.param(stop, marks=pytest.mark.slow) for stop in (1, 11))])
 @pytest.mark.parametrize("k", [1, 2, 3, 7])
 @pytest.mark.parametrize("name", EXACT)
+@pytest.mark.mostly_slow(fast=6)
 def test_with_a_checkpoint_in_the_middle_too(name, k, stop, tmp_path):
     def loop(stop_at):
         def body():
@@ -346,6 +354,7 @@ def data(rank):
 
 
 @pytest.mark.parametrize("name", FAMILY | VARIANTS)
+@pytest.mark.mostly_slow(fast=2)
 def test_resuming_equals_no_interruption_bit_for_bit(name, tmp_path):
     def loop(folder, stop_at=None):
         def body():
@@ -390,6 +399,7 @@ def with_average(name, average):
 
 
 @pytest.mark.parametrize("name", FAMILY)
+@pytest.mark.mostly_slow(fast=1)
 def test_the_laws(name):
     check_strategy(FAMILY[name], is_sgd=name == "CoCoD")
     check_synchronous(FAMILY[name], nodes=(2, 5))
@@ -431,6 +441,7 @@ def test_processes_agree_with_the_simulator(name):
 
 
 @pytest.mark.parametrize(("latency", "fits"), [("1 ms", 1), ("30 ms", 7), ("200 ms", 41)])
+@pytest.mark.mostly_slow(fast=1)
 def test_k_becomes_what_fits_into_a_synchronisation(latency, fits):
     """With 10 ms a step, the mean of two nodes takes two latencies: messages there, and sums back."""
     trace = fs.simulate(
@@ -494,6 +505,7 @@ def test_a_merge_that_does_not_swing_is_not_told():
 
 
 @pytest.mark.parametrize("k", [1, 4, 16, 64])
+@pytest.mark.mostly_slow(fast=3)
 def test_by_default_nothing_swings_for_long(k):
     """From W, long periods on a stiff problem swing on and on; a replica that keeps its lead is there at once."""
 
@@ -522,6 +534,7 @@ def test_by_default_nothing_swings_for_long(k):
     ],
     ids=lambda strategy: type(strategy).__name__,
 )
+@pytest.mark.mostly_slow(fast=2)
 def test_statistics_are_averaged_and_not_carried_by_momentum(strategy):
     """Inputs that grow less and less noisy: momentum would carry the running variance below zero."""
 
@@ -598,6 +611,7 @@ def test_what_a_sketch_leaves_out_is_sent_later():
     assert float((sketched - exact).norm() / exact.norm()) < 0.1
 
 
+@pytest.mark.slow
 def test_powersgd_in_a_loop_knows_the_models_matrices():
     def train():
         torch.manual_seed(0)

@@ -197,6 +197,7 @@ def test_the_published_size_can_be_built():
     assert sum(p.numel() for p in model.parameters()) == 33_278 * 401 + lstm + 1150 * 400
 
 
+@pytest.mark.slow
 def test_wikitext_has_its_known_vocabulary():
     try:
         data_folder("wikitext-2")

@@ -54,6 +54,7 @@ def test_every_node_has_the_same_curvatures_along_axes_of_its_own():
     assert np.array_equal(RotatedQuadratics(dim=1).hessian, [[1.0]])
 
 
+@pytest.mark.slow
 def test_rotations_favour_no_axis():
     # The mean of Q diag(d) Q' over all rotations is mean(d) I; without the sign fix it is, too, but Q is not uniform:
     # so look at A of many nodes, entry by entry.

@@ -63,22 +63,11 @@ def save(node: JoinedNode, folder: Path, moment: Moment | None = None) -> Path:
     With a ``moment``, what was then: weights and optimizer are as they were until the next step.
     """
     moment = moment or Moment.of(node)
-    model = node.params.detach().clone()
-    node.check_finite(model, "the model")
-    node.flat.buffers(model).copy_(moment.buffers)
-    tensors = {"model": model.cpu(), **moment.tensors}
-    tensors |= {f"base/{i}": base.detach().cpu().clone() for i, base in enumerate(node.flat.statistics.bases)}
-    tensors |= {f"kept/{name}": tensor.detach().cpu().clone() for name, tensor in node.kept.items()}
-    plain: dict[str, Any] = {"step": moment.step, "size": node.size, "rank": node.rank, "random": moment.random}
-    plain["spent"] = list(node.ledger.entries().items()) if node.ledger else []
-    plain["optimizer"] = serialization.taken_apart(node.optimizer.state_dict(), "optimizer", tensors)
-    plain["stateful"] = [
-        serialization.taken_apart(thing.state_dict(), f"stateful/{i}", tensors) for i, thing in enumerate(node.stateful)
-    ]
+    tensors, plain = contents(node, moment)
     target = folder / f"step-{moment.step:08d}"
     target.mkdir(parents=True, exist_ok=True)
     _write(target / f"node-{node.rank:04d}.safetensors", tensors, plain)
-    if node.one_sided:
+    if node.outlives_deaths:
         # Nodes stand at different steps, and nobody waits for a checkpoint to be complete: each keeps its own.
         for file in _own(node, folder)[:-_KEPT_STEPS]:
             file.unlink()
@@ -88,6 +77,26 @@ def save(node: JoinedNode, folder: Path, moment: Moment | None = None) -> Path:
         for step in complete(folder)[:-_KEPT_STEPS]:
             shutil.rmtree(folder / f"step-{step:08d}", ignore_errors=True)
     return target
+
+
+def contents(node: JoinedNode, moment: Moment, *, all_of_it: bool = True) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """What a checkpoint of that moment holds; all of it, or without what is this node's own."""
+    model = node.params.detach().clone()
+    node.check_finite(model, "the model")
+    node.flat.buffers(model).copy_(moment.buffers)
+    tensors = {"model": model.cpu(), **moment.tensors}
+    tensors |= {f"base/{i}": base.detach().cpu().clone() for i, base in enumerate(node.flat.statistics.bases)}
+    kept = {name: tensor for name, tensor in node.kept.items() if all_of_it or name not in node.own}
+    tensors |= {f"kept/{name}": tensor.detach().cpu().clone() for name, tensor in kept.items()}
+    plain: dict[str, Any] = {"step": moment.step, "size": node.size, "rank": node.rank}
+    if all_of_it:
+        plain["random"] = moment.random
+    plain["spent"] = list(node.ledger.entries().items()) if node.ledger else []
+    plain["optimizer"] = serialization.taken_apart(node.optimizer.state_dict(), "optimizer", tensors)
+    plain["stateful"] = [
+        serialization.taken_apart(thing.state_dict(), f"stateful/{i}", tensors) for i, thing in enumerate(node.stateful)
+    ]
+    return tensors, plain
 
 
 async def load(node: JoinedNode, folder: Path) -> bool:
@@ -107,9 +116,9 @@ async def load(node: JoinedNode, folder: Path) -> bool:
     step = max(steps)
     paths = sorted((folder / f"step-{step:08d}").glob("node-*.safetensors"))
     if len(paths) == node.size:
-        _restore(node, paths[node.rank], exactly=True)
+        restore(node, *_read(paths[node.rank]), exactly=True)
     else:
-        _restore(node, paths[node.rank % len(paths)], exactly=False)
+        restore(node, *_read(paths[node.rank % len(paths)]), exactly=False)
         models = [_read(path)[0]["model"] for path in paths]
         node.params.copy_(torch.stack(models).mean(0))
         node.flat.settle()
@@ -125,7 +134,7 @@ def load_own(node: JoinedNode, folder: Path) -> bool:
     """Take up this node's own newest file, whatever the others do: for runs whose nodes step on their own."""
     files = _own(node, folder)
     if files:
-        _restore(node, files[-1], exactly=True)
+        restore(node, *_read(files[-1]), exactly=True)
     return bool(files)
 
 
@@ -158,8 +167,8 @@ def complete(folder: Path) -> list[int]:
     return sorted(found)
 
 
-def _restore(node: JoinedNode, path: Path, *, exactly: bool) -> None:
-    tensors, plain = _read(path)
+def restore(node: JoinedNode, tensors: dict[str, Tensor], plain: dict[str, Any], *, exactly: bool) -> None:
+    """Take up what ``contents`` gave; of another number of nodes not exactly, and without what strategies kept."""
     node.params.copy_(tensors["model"])
     for name, tensor in _rest(node):
         tensor.data.copy_(tensors[f"rest/{name}"])
@@ -180,7 +189,8 @@ def _restore(node: JoinedNode, path: Path, *, exactly: bool) -> None:
         node.kept_before = {
             name.removeprefix("kept/"): tensor for name, tensor in tensors.items() if name.startswith("kept/")
         }
-        _restore_random(node, plain["random"], tensors)
+        if "random" in plain:
+            _restore_random(node, plain["random"], tensors)
 
 
 def _rest(node: JoinedNode) -> list[tuple[str, Tensor]]:

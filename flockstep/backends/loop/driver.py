@@ -13,6 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from flockstep.backends.loop.flat import FlatModel
+from flockstep.errors import LeftOut
 from flockstep.modes import await_in_context, torch_modes
 
 
@@ -40,11 +41,29 @@ class Driver:
         self._coroutine: Coroutine[Any, Any, None] | None = None
         self._parked: Park | None = None
         self._fresh: Tensor | None = None
+        self._again: Callable[[], Coroutine[Any, Any, None]]
+        self._passes = False
 
-    def start(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """Run up to the first parking place."""
-        self._coroutine = coroutine
+    def start(self, make: Callable[[], Coroutine[Any, Any, None]], come_in_again: Callable[[], None]) -> None:
+        """Run a strategy up to its first parking place; and a new one, once this node has come in again, where the
+        others went on without it.
+        """
+
+        def again() -> Coroutine[Any, Any, None]:
+            come_in_again()
+            return make()
+
+        self._coroutine, self._again = make(), again
         self._advance(None)
+
+    def begin_again(self) -> None:
+        """The others have gone on without this node: drop the strategy where it stands, and begin where they are."""
+        self.abandon()
+        self._coroutine = self._again()
+        # The gradient at hand is of a model that this node no longer has.
+        self._passes = True
+        self._advance(None)
+        self._flat.push()
 
     def call(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         """Run some other coroutine of the same node to its end, here and now."""
@@ -65,6 +84,10 @@ class Driver:
         ``absent`` are parameters whose gradients belong to another step.
         """
         self._flat.pull()
+        if self._passes:
+            self._passes = False
+            self._flat.set_gradient(None, of_all=self._of_all)
+            return
         self._fresh = self._flat.gradient(absent)
         if self._parked is not None and self._parked.what == "next":
             self._advance(True)
@@ -96,6 +119,10 @@ class Driver:
         self._flat.pull()
         if self._parked.what == "next":
             self._advance(False)
+            # It may have come in anew meanwhile, as one that has nothing left to do.
+            while self._passes and self._parked is not None:
+                self._passes = False
+                self._advance(False)
         else:
             # Every node of a synchronous strategy stands at this same place: nothing is left to agree on.
             self._advance(None, LoopEnded())
@@ -123,6 +150,9 @@ class Driver:
             try:
                 effect = self._coroutine.send(value) if error is None else self._coroutine.throw(error)
             except (StopIteration, LoopEnded):
+                return
+            except LeftOut:
+                self.begin_again()
                 return
             if torch_modes() != modes:
                 value, error = None, await_in_context()

@@ -6,6 +6,7 @@ import hashlib
 import json
 
 import torch
+from torch import Tensor
 
 from flockstep.backends.loop.node import JoinedNode
 from flockstep.backends.loop.serialization import as_bytes, plain_tensors, take_bytes
@@ -13,32 +14,44 @@ from flockstep.errors import Mismatch
 from flockstep.message import Message
 
 
+def lines(node: JoinedNode, strategy: str) -> list[str]:
+    """What nodes that train the same say alike."""
+    return [f"strategy {strategy}", *node.flat.describe()]
+
+
 async def compare(node: JoinedNode, strategy: str) -> None:
     """Mismatch unless every node brought the same strategy and a model of the same names, shapes and dtypes."""
-    lines = [f"strategy {strategy}", *node.flat.describe()]
-    digest = hashlib.sha256("\n".join(lines).encode()).digest()
-    mine = Message.of_bytes(digest)
-    theirs = await node.exchange([mine] * node.size, "door")
-    if all(message.to_bytes() == digest for message in theirs):
+    mine = lines(node, strategy)
+    digest = hashlib.sha256("\n".join(mine).encode()).digest()
+    theirs = await node.exchange([Message.of_bytes(digest)] * node.size, "door")
+    if all(theirs[rank].to_bytes() == digest for rank in node.view):
         return
     # Only now that something differs do whole lists travel, so that it can be named.
-    everyones = await node.exchange([Message.of_bytes(json.dumps(lines).encode())] * node.size, "door")
-    parsed = [json.loads(message.to_bytes()) for message in everyones]
-    for rank, other in enumerate(parsed):
-        if other != parsed[0]:
-            raise Mismatch(first_difference(parsed[0], other, 0, rank), rank=node.rank)
+    everyones = await node.exchange([Message.of_bytes(json.dumps(mine).encode())] * node.size, "door")
+    parsed = {rank: json.loads(everyones[rank].to_bytes()) for rank in node.view}
+    first = node.view[0]
+    for rank, other in parsed.items():
+        if other != parsed[first]:
+            raise Mismatch(first_difference(parsed[first], other, first, rank), rank=node.rank)
 
 
-async def take_weights_of_node_0(node: JoinedNode) -> None:
-    """Node 0's weights and buffers go to all, exactly: what is trained, and what is not."""
-    if node.rank == 0:
+async def take_weights_of_first(node: JoinedNode) -> None:
+    """The first node's weights and buffers go to all, exactly: what is trained, and what is not."""
+    if node.rank == node.view[0]:
         node.check_finite(node.params, "the model")
     for tensor in (plain for shared in node.flat.shared() for plain in plain_tensors(shared)):
-        mine = as_bytes(tensor)
-        message = Message(mine if node.rank == 0 else mine[:0], "weights", (), torch.uint8)
-        first = (await node.exchange([message] * node.size, "door"))[0]
-        take_bytes(tensor, first.data)
+        take_bytes(tensor, (await _of_first(node, as_bytes(tensor))).data)
     node.flat.settle()
+
+
+async def _of_first(node: JoinedNode, mine: Tensor) -> Message:
+    while True:
+        first = node.view[0]
+        message = Message(mine if node.rank == first else mine[:0], "weights", (), torch.uint8)
+        received = await node.exchange([message] * node.size, "door")
+        # In an elastic run it may have died meanwhile: then the next is first, for everybody alike.
+        if first in node.view:
+            return received[first]
 
 
 def first_difference(first: list[str], other: list[str], a: int, b: int) -> str:

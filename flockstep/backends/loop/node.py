@@ -43,6 +43,8 @@ class JoinedNode(Guarded):
     """Whether its seconds are those of a simulation."""
     _meetings = 0
     own_loop = True
+    outlives_deaths = False
+    """Whether this node's run goes on without those who are lost: one-sided runs do, and elastic ones."""
     one_sided = False
     """Whether this node's run goes on without those who are lost, and takes in those who come late."""
     stateful: tuple[Any, ...] = ()
@@ -135,6 +137,13 @@ class JoinedNode(Guarded):
     def start_computing(self) -> None:
         """The user's code goes on."""
 
+    def at_boundary(self) -> None:
+        """This node stands between two steps: in an elastic run others may come in here, or this one once more."""
+
+    def come_in_again(self) -> None:
+        """The others went on without this node: be where they are."""
+        raise NotImplementedError
+
     @property
     def address(self) -> str:
         """HOST:PORT of this node's mailbox, where one who comes late can join; empty where there is none."""
@@ -172,7 +181,7 @@ class JoinedNode(Guarded):
         In a one-sided run, every node that lives; for one that is far behind, as long as a question may take.
         """
         self._meetings += 1
-        self.driver.call(self._await_the_living() if self.one_sided else self.mean(torch.zeros(1), "meeting"))
+        self.driver.call(self._await_the_living() if self.outlives_deaths else self.mean(torch.zeros(1), "meeting"))
 
     async def _await_the_living(self) -> None:
         # A question that nobody answers yet waits until somebody does.
@@ -209,10 +218,10 @@ class JoinedNode(Guarded):
         gathering = snapshots.Gathering(self.params)
         for peer in self.peers():
             try:
-                if not gathering.add(await self.ask(peer, snapshots.TOPIC, NOTHING)) and not self.one_sided:
+                if not gathering.add(await self.ask(peer, snapshots.TOPIC, NOTHING)) and not self.outlives_deaths:
                     raise Diverged(f"the model of node {peer} is not finite", rank=peer)
             except LostPeer:
-                if not self.one_sided:
+                if not self.outlives_deaths:
                     raise
         return gathering
 

@@ -14,6 +14,7 @@ from torch import nn
 
 from flockstep.backends.loop.flat import FlatModel
 from flockstep.backends.loop.node import JoinedNode
+from flockstep.elastic import Elastic
 
 
 class Place(Protocol):
@@ -22,13 +23,22 @@ class Place(Protocol):
     rank: int
     size: int
     seed: int
+    elastic: Elastic | None
+    """What joins here do about deaths, unless they say so themselves."""
 
     @property
     def last(self) -> JoinedNode | None:
         """The node of the newest join here."""
 
     def seat(
-        self, model: nn.Module, optimizer: torch.optim.Optimizer, flat: FlatModel, *, one_sided: bool, strategy: str
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        flat: FlatModel,
+        *,
+        one_sided: bool,
+        strategy: str,
+        elastic: Elastic | None,
     ) -> JoinedNode:
         """A node for this seat, with a driver that performs what its backend's verbs await; ``strategy`` in words."""
 

@@ -15,6 +15,7 @@ T = TypeVar("T")
 
 class _Here(threading.local):
     background = False
+    task: Background[Any] | None = None
 
 
 _here = _Here()
@@ -23,6 +24,11 @@ _here = _Here()
 def in_background() -> bool:
     """Whether this code runs in a background task of a node."""
     return _here.background
+
+
+def current_task() -> Background[Any] | None:
+    """The background task whose code runs here, its beginning included, which runs where it was spawned."""
+    return _here.task
 
 
 class Block:
@@ -71,7 +77,12 @@ class Background(Generic[T]):
         self._result: T | None = None
         self._error: Exception | None = None
         self._awaited = False
+        self.taken = False
+        """Whether somebody has its result."""
+        self.view: tuple[int, ...] = ()
+        """Who took part in its last round."""
         self._on_error, self._waiting = on_error, waiting
+        spawner, _here.task = _here.task, self
         try:
             first = coroutine.send(None)
         except StopIteration as stop:
@@ -79,9 +90,11 @@ class Background(Generic[T]):
             self._ended.set()
         else:
             run_on_thread(lambda: self._run(coroutine, first))
+        finally:
+            _here.task = spawner
 
     def _run(self, coroutine: Coroutine[Any, Any, T], first: Block) -> None:
-        _here.background = True
+        _here.background, _here.task = True, self
         try:
             self._result = drive(coroutine, first)
         except Exception as error:
@@ -89,6 +102,7 @@ class Background(Generic[T]):
             if not self._awaited:
                 self._on_error(error)
         finally:
+            _here.background, _here.task = False, None
             self._ended.set()
 
     @property
@@ -107,6 +121,7 @@ class Background(Generic[T]):
         if not self.done:
             with self._waiting():
                 self._ended.wait()
+        self.taken = True
         if self._error is not None:
             raise self._error
         return self._result  # type: ignore[return-value]

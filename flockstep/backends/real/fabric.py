@@ -9,12 +9,14 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
+from flockstep.elastic import Elastic
 from flockstep.errors import FlockstepError
 from flockstep.message import Message
 from flockstep.node import Handler
 
-MakeFabric = Callable[[bool], "Fabric"]
-"""A new connection with the others; for a one-sided program if True, which needs no collectives and no store."""
+MakeFabric = Callable[[bool, Elastic | None], "Fabric"]
+"""A new connection with the others; for a one-sided program if True, which needs no collectives and no store, and for
+one whose nodes take means and may die and come, if an Elastic says how."""
 
 
 class Fabric(Protocol):

@@ -5,19 +5,21 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from flockstep.backends.loop import snapshots
+from flockstep.backends.loop import serialization, snapshots
 from flockstep.backends.real.crew.crew import Crew, gather
-from flockstep.backends.real.drive import Block
+from flockstep.backends.real.drive import Block, drive
 from flockstep.backends.real.fabric import Fabric
 from flockstep.backends.real.node import RealNode
 from flockstep.backends.real.recording import Recording
 from flockstep.budget import Budget, Ledger
-from flockstep.errors import Diverged
+from flockstep.errors import Diverged, LeftOut
 from flockstep.node import OptimizerFactory, stream
+from flockstep.strategy import Strategy
 from flockstep.trace import Row
 from flockstep.workloads.workload import Workload, tell_progress, tensors_of
 
@@ -54,10 +56,42 @@ class TrainingNode(RealNode):
         self._crew: Crew | None = None
         self.workload, self._on_row = workload, on_row
         self._data = stream(seed, rank, "data")
-        self._one_sided, self._stop = one_sided, stop
-        self.ledger = Ledger(self, steps, together=not one_sided) if isinstance(steps, Budget) else None
-        if one_sided:
+        self._one_sided, self._stop = one_sided or self.elastic, stop
+        self.ledger = Ledger(self, steps, together=not self._one_sided) if isinstance(steps, Budget) else None
+        if self._one_sided:
             snapshots.answer(self, self.answer_unseen)
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Model, optimizer, steps, and what the strategy keeps of all."""
+        tensors = {"model": self.params.clone()}
+        tensors |= {f"kept/{name}": kept.clone() for name, kept in self.kept.items() if name not in self.own}
+        spent = [] if self.ledger is None else list(self.ledger.entries().items())
+        form = serialization.taken_apart(self.optimizer.state_dict(), "optimizer", tensors)
+        return tensors, {"step": self.step_count, "optimizer": form, "spent": spent}
+
+    def take_over(self, tensors: dict[str, Tensor], plain: dict[str, Any]) -> None:
+        """Be where another node was."""
+        self.params.copy_(tensors["model"])
+        self.kept_before = {name[5:]: tensor for name, tensor in tensors.items() if name.startswith("kept/")}
+        self.optimizer.load_state_dict(serialization.put_together(plain["optimizer"], tensors))
+        self.step_count = self.tally.steps = int(plain["step"])
+        if self.ledger is not None:
+            self.ledger.learn(dict(plain["spent"]))
+
+    def train(self, strategy: Strategy) -> None:
+        """Run a strategy to its end; in an elastic run from where the others are, whenever they went on without us."""
+        if self.part is not None and self.part.fabric.newcomer:
+            self.part.come_in()
+        while True:
+            try:
+                drive(strategy.run(self))
+                return
+            except LeftOut:
+                if self.part is None:
+                    raise
+                self.count("times left out")
+                with self.spending("waiting"):
+                    self.part.come_in()
 
     def steps(self) -> AsyncIterator[int]:
         """As many as were asked for, of this node or of all together."""
@@ -221,5 +255,7 @@ class _Steps:
         if k % node.record_every == 0:
             await Block(lambda: node.record(k))
         node.glance()
+        if node.part is not None:
+            node.part.at_boundary()
         node.step_count = node.tally.steps = k + 1
         return k

@@ -43,7 +43,7 @@ def by_events(job: Job, seed: int, on_row: Callable[[Row], None] | None) -> Trac
         world.recorder = kind(world, workload.shard(0, size), on_row)  # type: ignore[union-attr]
     _declare(world, job.faults, outages)
     if job.elastic is not None and not job.is_function:
-        _declare_silences(world, outages, job.elastic.patience_seconds)
+        _declare_silences(world, outages, job.elastic.virtual_patience)
     # Each program is begun at its node's own start, so that a run that ends before leaves nothing half begun.
     for node, start in zip(world.nodes, starts, strict=True):
         world.kernel.start(world.life(node, start), node, main=True)

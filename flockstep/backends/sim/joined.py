@@ -22,6 +22,7 @@ from flockstep.backends.loop.flat import FlatModel
 from flockstep.backends.loop.node import JoinedNode
 from flockstep.backends.sim.cluster.compute import Clock
 from flockstep.backends.sim.node import SimNode
+from flockstep.elastic import Elastic
 from flockstep.message import NOTHING
 
 if TYPE_CHECKING:
@@ -55,13 +56,21 @@ class SimPlace:
 
     def __init__(self, node: SimJoinedNode, seed: int) -> None:
         self.rank, self.size, self.seed, self._node = node.rank, node.size, seed, node
+        self.elastic: Elastic | None = None
         self.last: JoinedNode | None = None
         self._inside = False
 
     def seat(
-        self, model: nn.Module, optimizer: torch.optim.Optimizer, flat: FlatModel, *, one_sided: bool, strategy: str
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        flat: FlatModel,
+        *,
+        one_sided: bool,
+        strategy: str,
+        elastic: Elastic | None,
     ) -> JoinedNode:
-        """The node, with this model."""
+        """The node, with this model. Whether its run is elastic, ``simulate`` was told."""
         node = self._node
         if self._inside:
             raise NotImplementedError(
@@ -74,7 +83,7 @@ class SimPlace:
         node.channels.start_anew()
         node.world.mail.silence(node.rank)
         node.left_at = None
-        node.one_sided, node.onlookers = one_sided, ()
+        node.one_sided, node.outlives_deaths, node.onlookers = one_sided, one_sided, ()
         self.last = node
         return node
 

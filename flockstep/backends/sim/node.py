@@ -11,6 +11,7 @@ from flockstep import check
 from flockstep.backends.sim.cluster.compute import Clock
 from flockstep.backends.sim.cluster.fault_schedule import Spans, after
 from flockstep.backends.sim.kernel import Suspend, Task
+from flockstep.elastic import SENDS_TO_NEIGHBOURS
 from flockstep.errors import FlockstepError
 from flockstep.faults import Slowdown
 from flockstep.guard import Guarded
@@ -97,10 +98,7 @@ class SimNode(Guarded):
 
     def send(self, peer: int, message: Message) -> None:
         if self.elastic and not self.one_sided:
-            raise FlockstepError(
-                "this strategy sends to neighbours, and cannot go on without one of them\n"
-                "  an elastic run takes strategies whose nodes take means, such as LocalSGD, and one-sided ones"
-            )
+            raise FlockstepError(SENDS_TO_NEIGHBOURS)
         self.world.mail.send(self, self._checked(peer), message.copy())
 
     async def receive(self, peer: int) -> Message:

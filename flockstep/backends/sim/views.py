@@ -20,17 +20,17 @@ from flockstep.backends.sim.kernel import Suspend, Task
 from flockstep.backends.sim.wires import Flow, Wires
 from flockstep.elastic import Elastic
 from flockstep.errors import nodes_named
-from flockstep.message import NOTHING, ring_bytes
+from flockstep.message import NOTHING, Message, ring_bytes
 
 if TYPE_CHECKING:
     from flockstep.backends.sim.node import SimNode
     from flockstep.backends.sim.training import TrainingNode
     from flockstep.backends.sim.world import World
 
-# Report, word, result, commit: what a round takes besides its ring, in one-way latencies.
+# Report, word, result, commit: what a round takes besides what is exchanged, in one-way latencies.
 _WORDS = 4
-# Of how many rounds of a channel the results are kept for those who come while one is under way.
-_REMEMBERED = 4
+# Chunks to those who sum them, sums to all.
+_STAGES_OF_A_MEAN = 2
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,8 @@ class Views(Collectives):
         """Of who came late: its first round of each channel."""
         self._on_its_way: dict[int, _Transfer] = {}
         """Live checkpoints that are being sent, by whom they are for."""
-        self._results: dict[tuple[str, int], Tensor] = {}
+        self._results: dict[tuple[str, int], Tensor | list[Message]] = {}
+        """What came of rounds that those who come may still ask for."""
 
     # Rounds ------------------------------------------------------------------------------------------------------
 
@@ -107,12 +108,10 @@ class Views(Collectives):
         task = meeting.tasks[node.rank]
         if not task.main:
             node.begun.append((meeting.channel, meeting.round, task))
-        if meeting.round < self._first_round(node.rank, meeting.channel):
-            meeting.listeners[node.rank] = task
-            del meeting.tasks[node.rank]
-            self._tell_listeners(meeting)
-            return
         meeting.brought[node.rank] = thing
+        if meeting.round < self._first_round(node.rank, meeting.channel):
+            meeting.listeners[node.rank] = meeting.tasks.pop(node.rank)
+            self._tell_listeners(meeting)
         self._try(meeting)
 
     def _where(self, meeting: Meeting) -> str:
@@ -128,28 +127,43 @@ class Views(Collectives):
 
     def _try(self, meeting: Meeting) -> None:
         """Begin a round that is complete; who is lost and cannot be left out is missing in it."""
+        if meeting.listeners and self.view <= meeting.listeners.keys():
+            self._leave_it_to_listeners(meeting)
         needed = {rank for rank in self.view if self._first_round(rank, meeting.channel) <= meeting.round}
         if not meeting.ranks and needed and needed <= meeting.brought.keys():
             meeting.ranks = tuple(sorted(needed))
             self._begin(meeting)
+
+    def _leave_it_to_listeners(self, meeting: Meeting) -> None:
+        """None of those whose round it was is left: those who came since have what their donors would have brought."""
+        for rank in meeting.listeners:
+            self._needed_from[rank][meeting.channel] = meeting.round
+        meeting.tasks.update(meeting.listeners)
+        meeting.listeners.clear()
 
     def _begin_mean(self, meeting: Meeting) -> None:
         ranks = meeting.ranks
         # What was brought stays as it is: the round may have to be begun again.
         total = self._mean_of(meeting, [meeting.brought[rank].clone() for rank in ranks])
         nbytes = ring_bytes(total.nbytes, len(ranks))
-        for place, rank in enumerate(ranks):
-            node = self._world.nodes[rank]
-            node.sent(ranks[(place + 1) % len(ranks)], nbytes)
-            node.tally.bytes_received += nbytes
-        attempt, delay = meeting.attempt, self._wires.longest_delay(ranks)
+        for rank in ranks:
+            self._book_mean(self._world.nodes[rank], ranks, nbytes)
+        attempt = meeting.attempt
 
         def done() -> None:
             if meeting.attempt == attempt:
                 self._commit(meeting, total)
 
-        stages = 2 * (len(ranks) - 1)
-        meeting.flow = self._wires.ring_among(ranks, nbytes, (stages + _WORDS) * delay, done)
+        delay = (_STAGES_OF_A_MEAN + _WORDS) * self._wires.longest_delay(ranks)
+        meeting.flow = self._wires.among(ranks, nbytes, delay, done)
+
+    def _book_mean(self, node: SimNode, ranks: tuple[int, ...], nbytes: int) -> None:
+        node.tally.bytes_sent += nbytes
+        node.tally.bytes_received += nbytes
+        if node.timeline is not None:
+            for to in ranks:
+                if to != node.rank:
+                    node.timeline.send(node.rank, to, round(nbytes / (len(ranks) - 1)))
 
     def _begin_exchange(self, meeting: Meeting) -> None:
         ranks, table = meeting.ranks, meeting.brought
@@ -159,42 +173,51 @@ class Views(Collectives):
                 if to != rank:
                     node.sent(to, table[rank][to].nbytes)
                     self._world.nodes[to].tally.bytes_received += table[rank][to].nbytes
-        most = max(sum(table[rank][to].nbytes for to in ranks if to != rank) for rank in ranks)
+        sent = [sum(table[rank][to].nbytes for to in ranks if to != rank) for rank in ranks]
+        received = [sum(table[by][rank].nbytes for by in ranks if by != rank) for rank in ranks]
         attempt = meeting.attempt
 
         def done() -> None:
             if meeting.attempt == attempt:
-                absent = [NOTHING] * self._size
-                results = {to: [*absent] for to in ranks}
-                for to, received in results.items():
-                    for rank in ranks:
-                        received[rank] = table[rank][to]
-                self._end(meeting, results)
+                results = {to: [table[by][to] if by in ranks else NOTHING for by in range(self._size)] for to in ranks}
+                self._end(meeting, results, [message.copy() for message in results[ranks[0]]])
 
         delay = (1 + _WORDS) * self._wires.longest_delay(ranks)
-        meeting.flow = self._wires.ring_among(ranks, most, delay, done)
+        meeting.flow = self._wires.among(ranks, max(*sent, *received), delay, done)
 
     def _commit(self, meeting: Meeting, total: Tensor) -> None:
-        if any(not task.main for task in meeting.tasks.values()):
-            self._results[meeting.channel, meeting.round] = total
-            self._results.pop((meeting.channel, meeting.round - _REMEMBERED), None)
-        self._tell_listeners(meeting)
-        self._end(meeting, {rank: total.clone() for rank in meeting.ranks})
+        self._end(meeting, {rank: total.clone() for rank in meeting.ranks}, total)
 
-    def _end(self, meeting: Meeting, results: dict[int, Any]) -> None:
+    def _end(self, meeting: Meeting, results: dict[int, Any], heard: Tensor | list[Message]) -> None:
+        """Those who took part have their results; ``heard`` is what others are told of it."""
+        if any(not task.main for task in meeting.tasks.values()):
+            self._results = {key: result for key, result in self._results.items() if self._may_be_asked_for(*key)}
+            self._results[meeting.channel, meeting.round] = heard
+        self._tell_listeners(meeting)
         for rank in meeting.ranks:
             self._world.nodes[rank].view = meeting.ranks
         self._deliver(meeting, results)
 
+    def _may_be_asked_for(self, channel: str, round: int) -> bool:
+        """Whether a node that has come, or will come, may still have to hear of a round."""
+
+        def asks(node: SimNode) -> bool:
+            behind = node.channels.rounds.get(channel, 0) <= round < self._first_round(node.rank, channel)
+            return behind or (channel, round) in node.rounds_under_way()
+
+        return any(node.alive and asks(node) for node in self._world.nodes)
+
     def _tell_listeners(self, meeting: Meeting) -> None:
         """Who came while a round was under way hears what came of it, as soon as anything has."""
-        total = self._results.get((meeting.channel, meeting.round))
-        if total is None:
+        heard = self._results.get((meeting.channel, meeting.round))
+        if heard is None:
             return
-        for task in meeting.listeners.values():
-            self._kernel.at(self._kernel.now, self._kernel.resume, task, total.clone())
+        for rank, task in meeting.listeners.items():
+            own = heard.clone() if isinstance(heard, Tensor) else [message.copy() for message in heard]
+            self._kernel.at(self._kernel.now, self._kernel.resume, task, own)
+            del meeting.brought[rank]
         meeting.listeners.clear()
-        if not meeting.brought:
+        if not meeting.tasks:
             # It was over long ago, and was opened anew only to be heard of.
             self._open.pop((meeting.channel, meeting.round), None)
 
@@ -213,7 +236,7 @@ class Views(Collectives):
             if rank in (transfer.donor, newcomer):
                 self._break_off(newcomer, transfer)
         life = self._world.nodes[rank]
-        self._kernel.first(self._kernel.now + self._elastic.patience_seconds, self.notice, life)
+        self._kernel.first(self._kernel.now + self._elastic.virtual_patience, self.notice, life)
 
     def _interrupt(self, meeting: Meeting) -> None:
         if meeting.flow is not None:

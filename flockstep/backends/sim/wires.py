@@ -77,14 +77,17 @@ class Wires:
             return None
         return self._begin(self._ring, nbytes, stages * self._ring_delay, outages, done)
 
-    def ring_among(self, ranks: Sequence[int], nbytes: float, delay: float, done: Callable[[], None]) -> Flow | None:
-        """The same among some nodes, after a delay that stages and whatever else they must agree on take."""
+    def among(self, ranks: Sequence[int], nbytes: float, delay: float, done: Callable[[], None]) -> Flow | None:
+        """Each of some nodes gives so many bytes, divided among the others, directly; after a delay that stages and
+        whatever else they must agree on take."""
         outages = self._outages.among(ranks)
         if self._network is None or len(ranks) == 1:
             self._kernel.at(after(outages, self._kernel.now, delay), done)
             return None
-        neighbours = zip(ranks, (*ranks[1:], ranks[0]), strict=True)
-        return self._begin(self._links(neighbours), nbytes, delay, outages, done)
+        links = self._links(zip(ranks, (*ranks[1:], ranks[0]), strict=True), pair_share=0.0)
+        there = set(ranks)
+        pairs = [link for pair, link in self._pairs.items() if there.issuperset(pair)]
+        return self._begin(links | dict.fromkeys(pairs, 1 / (len(ranks) - 1)), nbytes, delay, outages, done)
 
     def longest_delay(self, ranks: Sequence[int]) -> float:
         """The largest one-way latency between two of these nodes."""

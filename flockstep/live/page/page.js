@@ -78,6 +78,16 @@
   };
   const showEvents = () => at("events").replaceChildren(...state.events.slice(0, 100).map((event) => element("li", {},
     element("span", { class: event.what }, "node " + event.rank + ": " + event.what), element("span", { class: "quiet" }, clock(event.at)))));
+  // In an elastic run.
+  const changeLine = (change) => element("li", {}, element("span", {}, change.what + "; " + change.members.length + " take part"),
+    element("span", { class: "quiet" }, "waited " + clock(change.waited) + ", at " + clock(change.at)));
+  const showView = () => {
+    at("view").hidden = !state.view;
+    if (!state.view) return;
+    at("taking-part").textContent = (state.ended ? "At the end: " : "Now: ") + state.view.who
+      + " (" + state.view.members.length + " of " + nodes(state.nodes.length) + ").";
+    at("changes").replaceChildren(...state.view.changes.map(changeLine));
+  };
 
   // Pictures.
   const drawLosses = () => {
@@ -127,6 +137,7 @@
     showNodes();
     showTalks();
     showEvents();
+    showView();
     await draw();
     looks += 1;
     document.body.dataset.looks = looks;

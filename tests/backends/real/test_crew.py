@@ -8,7 +8,6 @@ import re
 import select
 import signal
 import subprocess
-import sys
 import threading
 from contextlib import closing
 from functools import partial
@@ -17,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import warm
 
 from flockstep.backends.real.crew.crew import gather
 from flockstep.backends.real.crew.process_crew import ProcessCrew
@@ -162,6 +162,7 @@ def test_a_crew_of_one_is_the_plain_worker(kind, optimizer, make):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.mostly_slow(fast=1)
 def test_a_crew_of_one_on_sparse_rows_is_the_plain_descent(kind, dtype):
     workload = SparseLogistic(data=DATA, batch=2, dtype=dtype)
     x, plain = workload.start(), workload.start()
@@ -254,6 +255,7 @@ def test_a_member_that_is_killed_at_work_is_named():
     assert not members()
 
 
+@pytest.mark.slow
 def test_a_member_that_is_killed_between_is_named_and_closing_leaves_nothing():
     # Not marked slow: the one test of processes in the fast suite.
     x = Tally().start()
@@ -349,7 +351,7 @@ if __name__ == "__main__":
 def test_members_die_with_their_node(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT.format(here=str(Path(__file__).parent)))
-    with subprocess.Popen([sys.executable, script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
+    with warm.Popen([script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
         ends = [os.pidfd_open(int(pid)) for pid in parent.stdout.readline().split()]
         parent.kill()
         for end in ends:

@@ -6,11 +6,11 @@ import queue
 import signal
 import socket
 import subprocess
-import sys
 import threading
 from pathlib import Path
 
 import pytest
+import warm
 
 from flockstep.backends.real.security.keys import create, home_of
 
@@ -26,13 +26,12 @@ class Script:
 
     def __init__(self, environment, errors):
         self._errors = errors.open("w+")
-        self.process = subprocess.Popen(
-            [sys.executable, str(SCRIPT)],
+        self.process = warm.Popen(
+            [SCRIPT],
             env=os.environ | {"PYTHONPATH": PATHS, "FLOCKSTEP_TIMEOUT": "6 s"} | environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
-            text=True,
         )
         self._lines = queue.SimpleQueue()
         self._listener = threading.Thread(target=self._listen, daemon=True)

@@ -13,8 +13,11 @@ from flockstep.backends.real.mailbox.endpoint import ListenOn, open_endpoint
 from flockstep.backends.real.mailbox.limits import Limits
 from flockstep.backends.real.mailbox.mail_fabric import MailFabric
 from flockstep.backends.real.node import RealNode
+from flockstep.backends.real.recording import Recording
+from flockstep.backends.real.rounds.elastic_fabric import ElasticFabric
 from flockstep.backends.real.security import keys
-from flockstep.trace import NodeReport, Row
+from flockstep.live.reader import Reader
+from flockstep.trace import NodeReport, Row, ViewChange
 
 pytest.importorskip("prometheus_client", reason="needs pip install prometheus-client")
 
@@ -125,6 +128,35 @@ def test_without_a_loss_there_is_none():
     assert "flockstep_loss" not in names
     assert "flockstep_events_total" not in names
     assert "flockstep_steps_total" in names
+
+
+def test_in_an_elastic_run_who_takes_part_is_counted():
+    report = NodeReport(3, views=[ViewChange((0, 3), (), (1,), 1.5), ViewChange((0, 1, 3), (1,), (), 0.0)])
+    found = read(metrics.text(report, 1.0, 2, None, 3))
+    assert found["flockstep_view_nodes", ("rank", "3")] == 3
+    assert found["flockstep_view_changes_total", ("rank", "3")] == 2
+    # One that is not let in yet, and one of a run that is not elastic.
+    found = read(metrics.text(NodeReport(3), 1.0, 2, None, 0))
+    assert found["flockstep_view_nodes", ("rank", "3")] == found["flockstep_view_changes_total", ("rank", "3")] == 0
+    assert "view" not in metrics.text(NodeReport(3), 1.0, 2, None)
+
+
+@pytest.mark.parametrize("newcomer", [False, True])
+def test_an_elastic_node_tells_of_every_change(newcomer, tmp_path):
+    site = partial(open_endpoint, bytes(16), 0, 3, Limits(20.0), ListenOn())
+    fabric = ElasticFabric(0, 3, 20.0, site, fs.Elastic(), newcomer=newcomer)
+    node = Still(fabric, 0, 3, 0, Recording(journal=str(tmp_path)))
+    try:
+        sizes = [read(node.metrics())["flockstep_view_nodes", ("rank", "0")]]
+        for change in (ViewChange((0, 2), (), (1,), 1.5, number=2), ViewChange((0, 1, 2), (1,), (), 0.0, number=3)):
+            node._view_changed(change)
+            sizes.append(read(node.metrics())["flockstep_view_nodes", ("rank", "0")])
+        assert sizes == [0 if newcomer else 3, 2, 3]
+        assert read(node.metrics())["flockstep_view_changes_total", ("rank", "0")] == 2
+    finally:
+        node.close()
+    told = [change.members for change in Reader(tmp_path).look()[0].views]
+    assert told == [(0, 1, 2)] * (not newcomer) + [(0, 2), (0, 1, 2)]
 
 
 def test_a_loss_that_is_not_a_number_is_still_read():

@@ -58,17 +58,20 @@ def assert_same(left, right, tolerance=1e-12):
     for mine, theirs in zip(left.nodes, right.nodes, strict=True):
         a, b = asdict(mine), asdict(theirs)
         assert a.pop("counts") == b.pop("counts")
+        assert a.pop("views") == b.pop("views") == []
         assert a == pytest.approx(b, rel=1e-9, abs=1e-12)
 
 
 @pytest.mark.parametrize("size", [1, 2, 5])
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=repr)
+@pytest.mark.mostly_slow(fast=11)
 def test_same_numbers(strategy, size):
     assert_same(*both(strategy, nodes=size, optimizer=MOMENTUM))
 
 
 @pytest.mark.parametrize("compute", [None, fs.Compute(step="10 ms"), COMPUTE], ids=["instant", "constant", "uneven"])
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=repr)
+@pytest.mark.mostly_slow(fast=11)
 def test_same_seconds_without_a_network(strategy, compute):
     assert_same(*both(strategy, nodes=4, optimizer=ADAM, compute=compute))
 

@@ -14,7 +14,6 @@ import torch
 from torch import nn
 
 from flockstep import units
-from flockstep.backends.loop.driver import Driver
 from flockstep.backends.loop.flat import FlatModel
 from flockstep.backends.loop.node import JoinedNode
 from flockstep.backends.real.collective import c10d
@@ -23,12 +22,14 @@ from flockstep.backends.real.collective.rendezvous import Rendezvous
 from flockstep.backends.real.collective.threads import Hub, ThreadFabric
 from flockstep.backends.real.fabric import Fabric, MakeFabric
 from flockstep.backends.real.join.admission import Admission
+from flockstep.backends.real.join.elastic_door import ElasticDoor
+from flockstep.backends.real.join.joined_node import RealJoinedNode
 from flockstep.backends.real.launch import cluster_environment
 from flockstep.backends.real.launch.cluster_environment import World
 from flockstep.backends.real.mailbox.mail_fabric import MailFabric
-from flockstep.backends.real.node import RealNode
 from flockstep.backends.real.recording import Recording
-from flockstep.errors import located
+from flockstep.backends.real.rounds.elastic_fabric import ElasticFabric
+from flockstep.elastic import Elastic
 
 _TIMEOUT = 300.0
 
@@ -45,64 +46,45 @@ def timeout() -> float:
     return seconds
 
 
-class RealJoinedNode(JoinedNode, RealNode):
-    """A real node in the user's loop. What happens between two steps is the user's computing."""
-
-    def __init__(
-        self,
-        place: RealPlace,
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        flat: FlatModel,
-        one_sided: bool,
-        strategy: str,
-    ) -> None:
-        fabric = place.make_fabric(one_sided)
-        RealNode.__init__(self, fabric, place.rank, place.size, place.seed, place.keeping, strategy)
-        self.one_sided = one_sided
-        self.onlookers = () if self.journal is None else (self.journal.row,)
-        self.model, self.optimizer, self.flat, self.params = model, optimizer, flat, flat.vector
-        self.driver = Driver(flat, lambda block: block.call(), alone=place.size == 1)
-
-    @property
-    def address(self) -> str:
-        """Where this node's mailbox is."""
-        return self.fabric.mailbox().members.me.address if isinstance(self.fabric, MailFabric) else ""
-
-    def stop_computing(self) -> None:
-        self.stopwatch.turn(None)
-
-    def start_computing(self) -> None:
-        self.stopwatch.turn("computing")
-        self.tally.seconds = self.now
-        self.glance()
-
-    def fail(self, error: Exception) -> None:
-        """Let nobody here wait any longer."""
-        self.fabric.fail(located(error, self.rank, self.now))
-
-
 class RealPlace:
     """A real seat. Every join has a fabric of its own, so that one after another never mix."""
 
     def __init__(
-        self, rank: int, size: int, seed: int, make_fabric: MakeFabric, keeping: Recording | None = None
+        self,
+        rank: int,
+        size: int,
+        seed: int,
+        make_fabric: MakeFabric,
+        keeping: Recording | None = None,
+        elastic: Elastic | None = None,
     ) -> None:
         self.rank, self.size, self.seed, self.make_fabric = rank, size, seed, make_fabric
+        self.elastic = elastic
+        """What its joins do about deaths, unless they say so themselves."""
         self.keeping = Recording.from_environment() if keeping is None else keeping
         self.last: RealJoinedNode | None = None
         """The node of the newest join here."""
 
     def seat(
-        self, model: nn.Module, optimizer: torch.optim.Optimizer, flat: FlatModel, *, one_sided: bool, strategy: str
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        flat: FlatModel,
+        *,
+        one_sided: bool,
+        strategy: str,
+        elastic: Elastic | None,
     ) -> JoinedNode:
         """A node that blocks where its strategy awaits."""
-        self.last = RealJoinedNode(self, model, optimizer, flat, one_sided, strategy)
+        self.last = RealJoinedNode(self, model, optimizer, flat, one_sided, strategy, elastic)
         return self.last
 
     def admit(self, node: JoinedNode, strategy: str, checkpoints: Path | None) -> bool:
-        """One-sided runs over a network are entered one by one."""
+        """One-sided runs over a network are entered one by one, and so are elastic ones that are under way."""
         fabric = self.last.fabric if self.last else None
+        if self.last is not None and self.last.part is not None:
+            ElasticDoor(self.last, self.last.part, strategy, checkpoints).come_in()
+            return True
         if type(fabric) is not MailFabric:
             return False
         door = Admission(node, strategy, fabric, checkpoints)
@@ -123,14 +105,14 @@ class RealPlace:
             if isinstance(error, Exception):
                 node.fail(error)
             node.give_up(error)
-            if type(node.fabric) is MailFabric:
+            if type(node.fabric) in (MailFabric, ElasticFabric):
                 # To the others it has died: whoever waits for it to leave must not wait for ever.
                 node.fabric.close()
 
 
 def alone() -> RealPlace:
     """A run of one."""
-    return RealPlace(0, 1, 0, lambda one_sided: ThreadFabric(Hub(1, _TIMEOUT), 0))
+    return RealPlace(0, 1, 0, lambda one_sided, elastic: ThreadFabric(Hub(1, _TIMEOUT), 0))
 
 
 def started_by_others() -> RealPlace | None:
@@ -179,13 +161,15 @@ def process_fabrics(store: c10d.Store, rank: int, size: int, timeout: float) -> 
     """A new fabric at each call; the k-th of one process belongs with the k-th of every other."""
     joins = itertools.count()
 
-    def make(one_sided: bool) -> Fabric:
+    def make(one_sided: bool, elastic: Elastic | None) -> Fabric:
         section = f"join/{next(joins)}"
-        if not one_sided:
+        if not one_sided and elastic is None:
             return ProcessFabric(store, rank, size, timeout, section=section)
         meeting = Rendezvous(store, size, section)
         again = meeting.comes_again(rank)
         house = partial(meeting.open_endpoint, rank, timeout)
+        if elastic is not None and not one_sided:
+            return ElasticFabric(rank, size, timeout, house, elastic, newcomer=again, publish_leaving=meeting.publish)
         return MailFabric(rank, size, timeout, house, newcomer=again, publish_leaving=meeting.publish)
 
     return make

@@ -22,7 +22,9 @@ from flockstep.backends.real.mailbox.limits import Limits
 from flockstep.backends.real.mailbox.mail_fabric import MailFabric
 from flockstep.backends.real.mailbox.wire import VERSION, Refused
 from flockstep.backends.real.membership.member_line import Member, parse_address
+from flockstep.backends.real.rounds.elastic_fabric import ElasticFabric
 from flockstep.backends.real.security.keys import Keys, ranks_in
+from flockstep.elastic import Elastic
 from flockstep.errors import FlockstepError, LostPeer
 
 _PATIENCE = 30.0
@@ -55,17 +57,20 @@ def _place(contacts: str, wanted: str | None) -> RealPlace:
     known = [Member.read(line).rank for line in identity.peers.split(",")]
     came = False
 
-    def make(one_sided: bool) -> Fabric:
+    def make(one_sided: bool, elastic: Elastic | None) -> Fabric:
         nonlocal came
-        if not one_sided:
+        if not one_sided and elastic is None:
             raise FlockstepError(
-                f"node {place.rank} comes late: only a one-sided strategy takes nodes in while it runs"
+                f"node {place.rank} comes late: only one-sided strategies, and elastic runs, take nodes in\n"
+                "  fs.join(..., elastic=True), or flockstep run --elastic, on every node"
             )
         if claim is not None and not came:
             _settle_again(place, claim)
         came = True
         house = partial(_endpoint, identity, place.rank, {} if claim is None else claim.promised)
-        return MailFabric(place.rank, place.size, identity.timeout, house, newcomer=True, founder=False)
+        if one_sided or elastic is None:
+            return MailFabric(place.rank, place.size, identity.timeout, house, newcomer=True, founder=False)
+        return ElasticFabric(place.rank, place.size, identity.timeout, house, elastic, newcomer=True, founder=False)
 
     place = RealPlace(number, max(*known, number, identity.size - 1) + 1, 0, make)
     return place

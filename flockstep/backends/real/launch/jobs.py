@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from flockstep.backends.loop import place
-from flockstep.backends.real.drive import drive
 from flockstep.backends.real.fabric import MakeFabric
 from flockstep.backends.real.join.joined import RealPlace
 from flockstep.backends.real.recording import Recording
 from flockstep.backends.real.training import TrainingNode
 from flockstep.budget import Budget
+from flockstep.elastic import Elastic
 from flockstep.errors import located
 from flockstep.node import OptimizerFactory
 from flockstep.strategy import Strategy, describe, is_one_sided
@@ -49,6 +49,10 @@ class Job(Protocol):
 
     @property
     def one_sided(self) -> bool:
+        """Whether its nodes wait for each other nowhere."""
+
+    @property
+    def outlives_deaths(self) -> bool:
         """Whether it goes on when nodes die."""
 
     @property
@@ -76,11 +80,17 @@ class TrainWorkload:
     seed: int
     timeout: float
     keeping: Recording = Recording()
+    elastic: Elastic | None = None
 
     @property
     def one_sided(self) -> bool:
         """The strategy knows."""
         return is_one_sided(self.strategy)
+
+    @property
+    def outlives_deaths(self) -> bool:
+        """One-sided ones do, and elastic ones."""
+        return self.one_sided or self.elastic is not None
 
     @property
     def name(self) -> str:
@@ -89,7 +99,7 @@ class TrainWorkload:
 
     def run(self, rank: int, make_fabric: MakeFabric, on_row: OnRow | None, stop: Stop | None) -> Outcome:
         """Run the strategy's program to its end."""
-        node, fabric = None, make_fabric(is_one_sided(self.strategy))
+        node, fabric = None, make_fabric(is_one_sided(self.strategy), self.elastic)
         try:
             node = TrainingNode(
                 fabric,
@@ -107,7 +117,7 @@ class TrainWorkload:
                 strategy=self.name,
                 stop=stop,
             )
-            drive(self.strategy.run(node))
+            node.train(self.strategy)
             node.finish()
         except Exception as raised:
             error = located(raised, rank, node.now if node else 0.0)
@@ -130,11 +140,17 @@ class CallFunction:
     seed: int
     timeout: float
     keeping: Recording = Recording()
+    elastic: Elastic | None = None
 
     @property
     def one_sided(self) -> bool:
         """Nobody knows what a function joins with: one that dies ends all."""
         return False
+
+    @property
+    def outlives_deaths(self) -> bool:
+        """Only where its joins are elastic."""
+        return self.elastic is not None
 
     @property
     def name(self) -> str:
@@ -143,7 +159,7 @@ class CallFunction:
 
     def run(self, rank: int, make_fabric: MakeFabric, on_row: OnRow | None, stop: Stop | None) -> Outcome:
         """Call the function in a place of its own."""
-        seat = RealPlace(rank, self.size, self.seed, make_fabric, self.keeping)
+        seat = RealPlace(rank, self.size, self.seed, make_fabric, self.keeping, self.elastic)
         before = place.set_current(seat)
         try:
             result = self.function()
@@ -165,7 +181,7 @@ def assemble(job: Job, outcomes: dict[int, Outcome]) -> Trace:
     rows = sorted((row for outcome in outcomes.values() for row in outcome.rows), key=lambda row: row.seconds)
     return Trace(
         job.name,
-        rows if job.one_sided else outcomes[ranks[0]].rows,
+        rows if job.outlives_deaths else outcomes[ranks[0]].rows,
         [outcomes[rank].report for rank in ranks],
         {rank: outcomes[rank].model for rank in ranks},
         {rank: outcomes[rank].result for rank in ranks},

@@ -19,6 +19,7 @@ from flockstep.backends.real.launch.run_threads import run_threads
 from flockstep.backends.real.recording import Recording
 from flockstep.budget import Budget
 from flockstep.drift import warn_of_drift
+from flockstep.elastic import Elastic, elastic_of
 from flockstep.node import OptimizerFactory
 from flockstep.strategy import Strategy
 from flockstep.timeline import Timeline
@@ -42,12 +43,14 @@ def launch(
     on_row: Callable[[Row], None] | None = None,
     stop: Callable[[], bool] | None = None,
     timeline: bool = False,
+    elastic: bool | Elastic = False,
 ) -> Trace:
     """Run a strategy on a workload, or your own function that joins, for real: the same program as ``simulate``.
 
     Nodes are processes on this machine that talk through torch.distributed, or threads. In a script that torchrun, srun
     or mpirun started, the processes are there already: each call runs its own node. An exception in any node ends all
-    and is raised here; so does Ctrl-C; but a one-sided strategy on a workload goes on without a node that was killed.
+    and is raised here; so does Ctrl-C; but a one-sided strategy on a workload goes on without a node that was killed,
+    and so does every run with ``elastic=True``.
 
     Args:
         program: A strategy, or your own function without arguments that calls ``fs.join``.
@@ -65,6 +68,8 @@ def launch(
             order, and the trace is of what they did. None: never.
         timeline: Whether the trace holds what every node did when, and who sent how much to whom; nodes on several
             machines are as well aligned in it as these machines' clocks.
+        elastic: Whether a strategy that takes means goes on when nodes die: True, or an ``Elastic`` that says when; of
+            a function, whether its joins are elastic unless they say otherwise. On processes only.
 
     Returns:
         The trace. What your own function returned is in its ``results``, by rank; under torchrun its ``models`` are
@@ -81,9 +86,10 @@ def launch(
     limit = check.positive("launch", "timeout", units.seconds(timeout, "launch.timeout"))
     # Read here: children that a server forks have its environment, not ours.
     keeping = Recording.from_environment(timeline=timeline)
+    goes_on = elastic_of(elastic, "launch")
     job: Job
     if workload is None and callable(program) and not hasattr(program, "run"):
-        job = CallFunction(function=program, size=size, seed=seed, timeout=limit, keeping=keeping)
+        job = CallFunction(function=program, size=size, seed=seed, timeout=limit, keeping=keeping, elastic=goes_on)
     else:
         check.has("launch", "strategy", program, "run", kind="a strategy such as LocalSGD(period=8)")
         check.has("launch", "workload", workload, "start", "gradient", "loss", "shard", kind="a workload")
@@ -99,6 +105,7 @@ def launch(
             seed=seed,
             timeout=limit,
             keeping=keeping,
+            elastic=goes_on,
         )
     if stop is not None and not job.one_sided:
         raise ValueError("launch.stop is for one-sided strategies: others wait for each other at steps they agreed on")

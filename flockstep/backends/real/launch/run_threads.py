@@ -10,6 +10,7 @@ from flockstep.backends.real.collective.threads import Hub, ThreadFabric
 from flockstep.backends.real.fabric import Fabric, MakeFabric
 from flockstep.backends.real.launch.jobs import Job, OnRow, Outcome, Stop
 from flockstep.backends.real.launch.root_cause import root_cause
+from flockstep.elastic import Elastic
 from flockstep.errors import FlockstepError
 
 
@@ -24,7 +25,9 @@ def run_threads(job: Job, on_row: OnRow | None, stop: Stop | None) -> dict[int, 
     def fabrics(rank: int) -> MakeFabric:
         joins = itertools.count()
 
-        def make(one_sided: bool) -> Fabric:
+        def make(one_sided: bool, elastic: Elastic | None) -> Fabric:
+            if elastic is not None and not one_sided:
+                raise ValueError('threads of one process end together: elastic runs take on="processes", or simulate')
             with lock:
                 hub = hubs[next(joins)]
             if errors:

@@ -46,7 +46,7 @@ def run_processes(job: Job, on_row: OnRow | None, stop: Stop | None) -> dict[int
 
 class _Children:
     def __init__(self, job: Job) -> None:
-        self._size, self._one_sided = job.size, job.one_sided
+        self._size, self._goes_on = job.size, job.outlives_deaths
         # A file, not a TCP store: that one looks up the name of every client, and stalls for seconds where DNS does.
         self._folder = tempfile.TemporaryDirectory(prefix="flockstep-")
         self._path = str(Path(self._folder.name) / "store")
@@ -55,7 +55,7 @@ class _Children:
         self._payload = cloudpickle.dumps(job)
         self._outcomes: dict[int, Outcome] = {}
         self._errors: dict[int, FlockstepError] = {}
-        # Of a one-sided run, where the others go on.
+        # Of a run whose others go on.
         self._deaths: dict[int, FlockstepError] = {}
         self._ranks: dict[Connection, int] = {}
         self._processes: list[Any] = []
@@ -105,8 +105,8 @@ class _Children:
             if rank not in self._outcomes and rank not in self._errors:
                 self._rendezvous.bury(rank)
                 death = self._death(rank)
-                (self._deaths if self._one_sided else self._errors)[rank] = death
-                if self._one_sided and self._ranks:
+                (self._deaths if self._goes_on else self._errors)[rank] = death
+                if self._goes_on and self._ranks:
                     _log.warning("%s; the others go on", death)
             return
         if kind == "row" and on_row is not None:

@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from flockstep.backends.real.mailbox.http import Deadline, Exchange, Head, Reader, send
+from flockstep.backends.real.mailbox.http import PATH, STREAM_PATH, Deadline, Exchange, Head, Reader, send
 from flockstep.backends.real.mailbox.memory import Buffers, Staging
 from flockstep.backends.real.mailbox.wire import CHECKSUM_BYTES, FRAME_BYTES, Frame, Refused
 from flockstep.backends.real.membership.member_line import parse_address
@@ -155,13 +155,45 @@ class Calls:
         deadline: Deadline,
     ) -> tuple[Frame, Message, str]:
         """The reply, and whom the other side knows of; Refused if it said no, OSError if it said nothing."""
+        connection, replied, reply, peers = self._talk(address, name, frame, message, gossip, deadline, PATH)
+        self._connections.give_back(address, name, connection)
+        return replied, reply, peers
+
+    def open(
+        self,
+        address: str,
+        name: str,
+        frame: Frame,
+        message: Message,
+        gossip: Callable[[set[str]], str],
+        deadline: Deadline,
+    ) -> tuple[Frame, socket.socket, str]:
+        """The same, after which the connection is the caller's, to write to; ``end`` takes it back."""
+        connection, replied, _, peers = self._talk(address, name, frame, message, gossip, deadline, STREAM_PATH)
+        return replied, connection, peers
+
+    def end(self, connection: socket.socket) -> None:
+        """Close what ``open`` gave."""
+        self._connections.drop(connection)
+
+    def _talk(
+        self,
+        address: str,
+        name: str,
+        frame: Frame,
+        message: Message,
+        gossip: Callable[[set[str]], str],
+        deadline: Deadline,
+        target: bytes,
+    ) -> tuple[socket.socket, Frame, Message, str]:
         data = self._staging.view(message.data)
         packed = frame.pack(message)
         connection = self._connections.take(address, name, deadline)
         exchange = Exchange(connection, client=True)
         # Once only, whatever happens: the other side may have done what it was asked before it was lost.
         try:
-            head = exchange.request(frame.body_bytes, gossip(self._shown.setdefault(connection, set())))
+            told = gossip(self._shown.setdefault(connection, set()))
+            head = exchange.request(frame.body_bytes, told, target)
             try:
                 send(connection, head, packed, data, deadline)
             except (BrokenPipeError, ConnectionResetError):
@@ -176,8 +208,7 @@ class Calls:
         except BaseException:
             self._connections.drop(connection)
             raise
-        self._connections.give_back(address, name, connection)
-        return replied, reply, answer.peers
+        return connection, replied, reply, answer.peers
 
     def _refusal(self, exchange: Exchange, deadline: Deadline) -> None:
         try:

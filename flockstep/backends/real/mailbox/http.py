@@ -16,6 +16,7 @@ from xxhash import xxh3_64
 from flockstep.backends.real.mailbox.wire import CHECKSUM_BYTES, FRAME_BYTES, LONGEST, Refused
 
 PATH = b"/message"
+STREAM_PATH = b"/stream"
 PEERS_HEADER = b"flockstep-peers"
 _MOST_HEAD = 16 * 1024
 # Little more than a head: what follows it is copied once, and should be short.

@@ -10,6 +10,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 from flockstep.backends.real.mailbox.client import Calls, Connections
 from flockstep.backends.real.mailbox.http import Deadline
@@ -25,6 +26,7 @@ from flockstep.errors import LostPeer
 from flockstep.message import NOTHING, Message
 from flockstep.node import Handler
 
+T = TypeVar("T")
 _GLANCE = 0.1
 
 
@@ -50,15 +52,19 @@ class Mailbox:
         """Held while a handler runs."""
         self._handlers: dict[str, Handler] = {}
         self._letters = Letters(members, limits, self._carry)
+        self.hear: Callable[[int, int, Message], None] = self._hears_nothing
+        """Told of every word, on the thread of its connection: it must not wait."""
         self._answering: dict[threading.Thread, str] = {}
         self._closed = False
+        self._take_stream: Callable[[int, str, socket.socket], None] | None = None
+        self._end_streams: Callable[[], None] = lambda: None
         buffers, staging = Buffers(), Staging()
         context = None if keys is None else keys.client_context()
         self._connections = Connections(context, connect=limits.connect, idle=limits.idle)
         self._calls = Calls(self._connections, buffers, staging)
         self._former_life = FormerLife(run, members, keys, limits.connect)
         self.desk = RequestHandler(
-            run, members, limits, self._take, buffers=buffers, staging=staging, secured=keys is not None
+            run, members, limits, self._take, self._stream, buffers=buffers, staging=staging, secured=keys is not None
         )
 
     # Questions --------------------------------------------------------------------------------------------------
@@ -70,14 +76,52 @@ class Mailbox:
             self._handlers[topic] = handler
             self._changed.notify_all()
 
-    def ask(self, peer: int, topic: str, message: Message) -> Message:
+    def ask(self, peer: int, topic: str, message: Message, seconds: float | None = None) -> Message:
         """Block until the reply is here; LostPeer names whoever gave none, and why."""
         topic_bytes(topic)
-        return self._call(Kind.ASK, peer, topic, message, self._limits.reply, f"ask({topic!r})")
+        return self._call(Kind.ASK, peer, topic, message, seconds or self._limits.reply, f"ask({topic!r})")
+
+    def open_stream(self, peer: int, channel: str) -> socket.socket:
+        """A connection to a peer that only this node writes to, for one channel; LostPeer as for ``ask``."""
+        hello = Message.of_bytes(channel.encode())
+        return self._reach(
+            Kind.STREAM, peer, "", hello, self._limits.reply, f"opening {channel!r}", self._calls.open, self.end_stream
+        )
+
+    def end_stream(self, connection: socket.socket) -> None:
+        """Close what ``open_stream`` gave."""
+        self._calls.end(connection)
+
+    def take_streams(self, take: Callable[[int, str, socket.socket], None], end: Callable[[], None]) -> None:
+        """From now on, ``take(peer, channel, connection)`` has what others open, in the thread of the connection, which
+        it closes when ``take`` returns; ``end`` is called when this mailbox is closed."""
+        with self._changed:
+            self._take_stream, self._end_streams = take, end
+            self._changed.notify_all()
+
+    def _stream(self, sender: int, message: Message) -> Callable[[socket.socket], None]:
+        """What is to be done with a stream that somebody opens."""
+        try:
+            channel = message.to_bytes().decode()
+        except UnicodeDecodeError:
+            raise Refused("a channel's name is not UTF-8") from None
+        with self._changed:
+            found = self._changed.wait_for(lambda: self._take_stream or self._closed, self._limits.early)
+            take = self._take_stream
+        if not found or take is None or self._closed:
+            raise Refused(f"node {self._rank} takes no streams", 404)
+        return lambda connection: take(sender, channel, connection)
 
     def knock(self, peer: int) -> None:
         """Ask for a sign of life."""
         self._call(Kind.KNOCK, peer, "", NOTHING, self._limits.knock, "a knock")
+
+    def tell(self, peer: int, message: Message, seconds: float) -> None:
+        """Bring a short word, which no handler answers and which waits for none; LostPeer if that takes too long."""
+        self._call(Kind.WORD, peer, "", message, seconds, "a word")
+
+    def _hears_nothing(self, peer: int, incarnation: int, message: Message) -> None:
+        raise Refused(f"node {self._rank} takes no part in elastic rounds (yet)", 404)
 
     def _call(
         self,
@@ -87,19 +131,32 @@ class Mailbox:
         message: Message,
         seconds: float,
         verb: str,
-        again_until: Deadline | None = None,
     ) -> Message:
+        return self._reach(kind, peer, topic, message, seconds, verb, self._calls.call)
+
+    def _reach(
+        self,
+        kind: Kind,
+        peer: int,
+        topic: str,
+        message: Message,
+        seconds: float,
+        verb: str,
+        talk: Callable[[str, str, Frame, Message, Callable[[set[str]], str], Deadline], tuple[Frame, T, str]],
+        drop: Callable[[T], None] = lambda unfit: None,
+        again_until: Deadline | None = None,
+    ) -> T:
+        """What ``talk`` has brought, from whom it should be; ``drop`` gets what came from somebody else."""
         deadline, me = again_until or Deadline(seconds), self.members.me
         frame = Frame.of(kind, self._run, me.rank, me.incarnation, topic, message)
         address = None
         try:
             address = self._address(peer, deadline)
-            replied, reply, peers = self._calls.call(
-                address, name_of(peer), frame, message, self.members.gossip, deadline
-            )
+            replied, reply, peers = talk(address, name_of(peer), frame, message, self.members.gossip, deadline)
             try:
                 self._check(replied, peer, address)
             except Refused:
+                drop(reply)
                 # What it told with this goes unheard, and would not be told again on the same connection.
                 self._connections.forget(address)
                 raise
@@ -107,7 +164,7 @@ class Mailbox:
         except Refused as refused:
             if again_until is None and self._former_life.gives_way(refused, me, deadline):
                 # It was refused unread: nothing is done twice.
-                return self._call(kind, peer, topic, message, seconds, verb, deadline)
+                return self._reach(kind, peer, topic, message, seconds, verb, talk, drop, deadline)
             if address is not None:
                 self.members.not_at(peer, address)
             raise self._lost(peer, verb, f"it refused: {refused.reason}") from refused
@@ -182,6 +239,8 @@ class Mailbox:
         """What the desk received, by kind; the reply."""
         if frame.kind is Kind.SEND:
             self._letters.deliver(frame.sender, message)
+        if frame.kind is Kind.WORD:
+            self.hear(frame.sender, frame.incarnation, message)
         if frame.kind is not Kind.ASK:
             return NOTHING
         with self._changed:
@@ -232,5 +291,6 @@ class Mailbox:
         with self._changed:
             self._closed = True
             self._changed.notify_all()
+        self._end_streams()
         self._connections.close()
         self._letters.close()

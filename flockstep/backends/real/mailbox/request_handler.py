@@ -11,7 +11,7 @@ from contextlib import suppress
 from importlib.metadata import version
 
 from flockstep.backends.real.mailbox.client import read_frame, read_message
-from flockstep.backends.real.mailbox.http import PATH, ClosedEarly, Deadline, Exchange, Head, Reader, send
+from flockstep.backends.real.mailbox.http import PATH, STREAM_PATH, ClosedEarly, Deadline, Exchange, Head, Reader, send
 from flockstep.backends.real.mailbox.limits import Limits
 from flockstep.backends.real.mailbox.memory import Buffers, Staging
 from flockstep.backends.real.mailbox.wire import VERSION, Frame, Kind, Refused
@@ -22,6 +22,7 @@ from flockstep.backends.real.security.keys import rank_of
 from flockstep.message import Message
 
 _DRAIN_BYTES, _DRAIN_SECONDS = 2**20, 1.0
+_LONGEST_CHANNEL = 4096
 
 
 class Failed(Refused):
@@ -40,12 +41,14 @@ class RequestHandler:
         members: Members,
         limits: Limits,
         take: Callable[[Frame, Message], Message],
+        stream: Callable[[int, Message], Callable[[socket.socket], None]],
         *,
         buffers: Buffers,
         staging: Staging,
         secured: bool,
     ) -> None:
         self._run, self._members, self._limits, self._take = run, members, limits, take
+        self._stream = stream
         self._buffers, self._staging, self._secured = buffers, staging, secured
         self.numbers = Numbers(run, members)
         self.doubt: Callable[[int], None] = lambda rank: None
@@ -78,7 +81,11 @@ class RequestHandler:
                     if head.target.startswith(ADDRESS) and not head.length:
                         self._tell(exchange, self.numbers.answer(head.target), b"application/json")
                         continue
-                    speaker = self._serve(exchange, head, identity, shown)
+                    speaker, stream = self._serve(exchange, head, identity, shown)
+                    if stream is not None:
+                        # From here on it is no HTTP any more.
+                        stream(connection)
+                        return
                 except Failed as failed:
                     self._say(exchange, failed, close=False)
                 except Refused as refused:
@@ -90,12 +97,19 @@ class RequestHandler:
             if speaker is not None:
                 self.doubt(speaker)
 
-    def _serve(self, exchange: Exchange, head: Head, identity: int | None, shown: set[str]) -> int:
-        if head.target != b"POST " + PATH:
+    def _serve(
+        self, exchange: Exchange, head: Head, identity: int | None, shown: set[str]
+    ) -> tuple[int, Callable[[socket.socket], None] | None]:
+        """Who spoke, and where the connection goes if it is to be a stream now."""
+        if head.target not in (b"POST " + PATH, b"POST " + STREAM_PATH):
             raise Refused(f"there is nothing at {head.target[:80]!r}", 404)
         reader = Reader(exchange.connection, head.rest, Deadline(self._limits.timeout))
         frame = read_frame(head, reader)
         self._admit(frame, identity)
+        if (frame.kind is Kind.STREAM) != (head.target == b"POST " + STREAM_PATH):
+            raise Refused(f"{head.target.decode()} is not for messages of this kind")
+        if frame.kind is Kind.STREAM and frame.length > _LONGEST_CHANNEL:
+            raise Refused(f"a channel's name has at most {_LONGEST_CHANNEL} bytes", 413)
         self.know()
         message = read_message(frame, reader, self._buffers)
         try:
@@ -103,10 +117,11 @@ class RequestHandler:
         except ValueError as error:
             raise Refused(str(error)) from None
         self._members.heard(frame.sender)
+        stream = self._stream(frame.sender, message) if frame.kind is Kind.STREAM else None
         reply = self._take(frame, message)
         del message
         self._reply(exchange, frame.topic, reply, shown)
-        return frame.sender
+        return frame.sender, stream
 
     def _admit(self, frame: Frame, identity: int | None) -> None:
         """Whether a message may be read at all: of this run, of who it says, of the newest incarnation of that."""

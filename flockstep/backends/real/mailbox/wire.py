@@ -34,6 +34,8 @@ class Kind(IntEnum):
     SEND = 2
     REPLY = 3
     KNOCK = 4
+    WORD = 5
+    STREAM = 6
 
 
 _KINDS = frozenset(int(kind) for kind in Kind)

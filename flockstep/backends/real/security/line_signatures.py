@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature, encode_dss_signature
 from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.utils import CryptographyDeprecationWarning
 
 from flockstep.backends.real.security.keys import NODE_FILES, Keys, pair, rank_in, read
 
@@ -76,6 +77,9 @@ class LineSignatures:
             certificate.verify_directly_issued_by(self._authority)
             rank, key = rank_in(certificate), certificate.public_key()
         except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm, x509.InvalidVersion):
+            return None
+        except CryptographyDeprecationWarning:
+            # Where warnings are errors: a serial number below 0, which no authority gives.
             return None
         return (rank, key) if isinstance(key, ec.EllipticCurvePublicKey) else None
 

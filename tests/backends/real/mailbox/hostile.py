@@ -32,7 +32,7 @@ FIELDS = {
     "shape": (128, 160),
     "length": (160, 168),
 }
-ASK, SEND, REPLY, KNOCK = 1, 2, 3, 4
+ASK, SEND, REPLY, KNOCK, WORD, STREAM = range(1, 7)
 
 
 def little(number, count):
@@ -113,7 +113,7 @@ def plain_frame(data):
     """Every field by a plain reading of a frame; None if it must be refused."""
     if len(data) != FRAME or data[:4] != b"FLOK" or number(data, 4, 6) != 1:
         return None
-    if data[6] not in (1, 2, 3, 4) or data[7] or any(data[28:32]) or number(data, 24, 28) >= 2**20:
+    if data[6] not in (1, 2, 3, 4, 5, 6) or data[7] or any(data[28:32]) or number(data, 24, 28) >= 2**20:
         return None
     topic, header = plain_name(data[40:104]), plain_header(data[104:])
     if topic is None or header is None or header[3] > 2**36:

@@ -116,7 +116,7 @@ def test_whose_number_was_taken_by_name_meanwhile_gets_another(members, flock, t
     assert fs.rank() == FOUNDERS
     # With --rank, by somebody who did not ask.
     flock(FOUNDERS)
-    fabric = late_join.join_late().make_fabric(True)
+    fabric = late_join.join_late().make_fabric(True, None)
     assert (late_join.join_late().rank, fabric.newcomer) == (FOUNDERS + 1, True)
     assert late_join.join_late().size == FOUNDERS + 2
 

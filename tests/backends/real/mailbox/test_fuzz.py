@@ -332,6 +332,7 @@ def test_a_claim_of_gigabytes_takes_no_memory_before_they_come(claimed):
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - peak < 64 * MEGABYTE
 
 
+@pytest.mark.slow
 def test_where_there_is_no_memory_that_is_said():
     script = f"""
 import random, resource, sys

@@ -82,6 +82,7 @@ def test_nor_for_ever_for_one_who_never_came(fabrics):
         fabrics(0).leave({})
 
 
+@pytest.mark.slow
 def test_one_who_never_came_does_not_end_the_answering_while_another_trains(fabrics, aside):
     first, second = fabrics(0, size=3), fabrics(1, size=3)
     meet(first, second)

@@ -340,6 +340,7 @@ def calm(victim):
     return victim.settled(10**9, 10**9)
 
 
+@pytest.mark.slow
 def test_a_few(victim, folder):
     found = attack(victim, folder, range(1000, 1100))
     assert sum(found.values()) == 100

@@ -62,6 +62,7 @@ def test_any_line_there_and_back(member, proof):
 
 
 @given(st.one_of(st.text(), st.builds("{};{}".format, LINES, st.text()), st.builds("{}{}".format, LINES, st.text())))
+@pytest.mark.slow
 def test_junk_is_refused_with_a_reason_or_is_a_line(text):
     try:
         line = Member.read(text)
@@ -146,4 +147,15 @@ def test_a_damaged_certificate_is_no_proof(signer, data):
     where = data.draw(st.integers(0, len(one.certificate) - 1))
     letter = data.draw(st.sampled_from(LETTERS).filter(lambda letter: letter != one.certificate[where]))
     damaged = one.certificate[:where] + letter + one.certificate[where + 1 :]
+    assert signer(0).certificate_of(1, "1=h:1/1", one.sign("1=h:1/1"), damaged) is None
+
+
+def test_a_certificate_whose_serial_number_became_negative_is_no_proof(signer):
+    one = signer(1)
+    data = bytearray(base64.urlsafe_b64decode(one.certificate + "=" * (-len(one.certificate) % 4)))
+    # After the version comes the serial number: a tag, its length, and its first byte, whose highest bit is the sign.
+    serial = data.index(bytes.fromhex("a003020102")) + 5
+    assert data[serial] == 2
+    data[serial + 2] |= 0x80
+    damaged = base64.urlsafe_b64encode(bytes(data)).rstrip(b"=").decode()
     assert signer(0).certificate_of(1, "1=h:1/1", one.sign("1=h:1/1"), damaged) is None

@@ -1,0 +1,1 @@
+"""What a mean over streams of the mailbox costs beside gloo and bare sockets, and on a slow link."""
