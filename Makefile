@@ -6,7 +6,7 @@ TORCH ?= torch==2.13.0
 # A registry's progress bars and warnings are noise to someone who wants to see the demo.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo test check docs bench lint release-check clean
+.PHONY: help demo test check thorough docs bench lint release-check clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/'
@@ -32,11 +32,16 @@ demo: .venv/run  ## the main job: five systems on real processes, then on virtua
 
 # Three at a time on two cores: many wait for processes that wait for each other. In one go, so that the last lines
 # tell of all that was skipped.
-test: .venv/ready lint  ## every test, real processes included
-	$(BIN)/python -m pytest -q -n 3 --dist worksteal
+PYTEST := $(BIN)/python -m pytest -q -n 3 --dist worksteal
 
-check: .venv/ready lint  ## the fast part
-	$(BIN)/python -m pytest -q -n 3 --dist worksteal -m "not slow"
+test: .venv/ready lint  ## the tests, real processes included
+	$(PYTEST) -m "not thorough"
+
+check: .venv/ready lint  ## the fast part of them
+	$(PYTEST) -m "not slow"
+
+thorough: .venv/ready  ## the rest of them: products whole, quick runs of every benchmark; CI runs these, too
+	$(PYTEST) -m thorough
 
 lint: .venv/ready
 	$(BIN)/ruff check .

@@ -38,16 +38,32 @@ forkserver.set_forkserver_preload = lambda names: _preload([*names, *_OURS])
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Of the cases of a test that is ``mostly_slow`` so many, spread evenly, stay fast; the rest become slow."""
+    """Of a test with many ``cases`` so many, spread evenly, are in ``make test``, and of those so many in ``make check``.
+
+    All others are ``make thorough``'s.
+    """
     families = defaultdict(list)
     for item in items:
-        if (mark := item.get_closest_marker("mostly_slow")) is not None:
-            families[item.location[0], item.originalname, mark.kwargs["fast"]].append(item)
-    for (*_, fast), cases in families.items():
-        kept = {(2 * k + 1) * len(cases) // (2 * fast) for k in range(fast)}
-        for number, case in enumerate(cases):
-            if number not in kept:
-                case.add_marker(pytest.mark.slow)
+        if (mark := item.get_closest_marker("cases")) is not None:
+            families[item.location[0], item.originalname].append((item, mark.kwargs))
+    for family in families.values():
+        numbers = family[0][1]
+        tested = _spread([item for item, _ in family], numbers.get("test"), pytest.mark.thorough)
+        _spread(tested, numbers.get("check"), pytest.mark.slow)
+    for item in items:
+        if item.get_closest_marker("thorough") is not None:
+            item.add_marker(pytest.mark.slow)
+
+
+def _spread(items, count, mark):
+    """So many of them, evenly; all others get the mark."""
+    if count is None:
+        return items
+    kept = {(2 * k + 1) * len(items) // (2 * count) for k in range(count)}
+    for number, item in enumerate(items):
+        if number not in kept:
+            item.add_marker(mark)
+    return [item for number, item in enumerate(items) if number in kept]
 
 
 def pytest_collection_finish():

@@ -47,7 +47,7 @@ def test_nodes_that_wait_take_equal_shares(backend, nodes):
 @pytest.mark.parametrize("backend", backends())
 @pytest.mark.parametrize("nodes", [1, 2, 5])
 @pytest.mark.parametrize("strategy", [fs.Swarm(period=3), fs.SwarmPull(period=3)])
-@pytest.mark.mostly_slow(fast=4)
+@pytest.mark.cases(check=4)
 def test_nodes_on_their_own_spend_it_together(strategy, backend, nodes):
     trace = backends()[backend](strategy, Quadratics(), nodes=nodes, steps=fs.Budget(steps=400))
     total = sum(node.steps for node in trace.nodes)
@@ -135,7 +135,7 @@ def train(strategy, budget, shape=lambda p: 1 - p):
 
 @pytest.mark.parametrize("strategy", [fs.LocalSGD(period=3), fs.Swarm(period=3)])
 @pytest.mark.parametrize("nodes", [1, 2, 3])
-@pytest.mark.mostly_slow(fast=2)
+@pytest.mark.cases(check=2)
 def test_the_rate_follows_what_all_have_done(nodes, strategy):
     compute = fs.Compute(step="10 ms", stragglers={nodes - 1: 3.0})
     trace = fs.simulate(train(strategy, fs.Budget(samples=1500, batch=8)), nodes=nodes, compute=compute)

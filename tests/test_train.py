@@ -28,7 +28,7 @@ def examples(count=90):
     "wrap", [lambda x, y: (x, y), lambda x, y: [x, y], TensorDataset], ids=["tuple", "list", "set"]
 )
 @pytest.mark.parametrize(("strategy", "nodes"), [(fs.LocalSGD(period=4), 2), (fs.DPSGD(), 1), (fs.DPSGD(), 3)])
-@pytest.mark.mostly_slow(fast=3)
+@pytest.mark.cases(check=3)
 def test_it_learns(strategy, nodes, wrap):
     model = nn.Linear(3, 1)
     trace = fs.train(

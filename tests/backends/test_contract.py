@@ -25,6 +25,7 @@ def test_in_this_process(backend, law):
     LAWS[law].check(BACKENDS[backend])
 
 
+@pytest.mark.cases(test=9)
 @pytest.mark.slow
 @pytest.mark.parametrize("law", LAWS)
 def test_processes(law):

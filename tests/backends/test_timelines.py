@@ -70,7 +70,7 @@ def own_loop(strategy, steps=13):
 
 @pytest.mark.parametrize("nodes", [1, 2, 3])
 @every_strategy
-@pytest.mark.mostly_slow(fast=28)
+@pytest.mark.cases(check=28)
 def test_of_virtual_nodes(strategy, nodes):
     trace = fs.simulate(strategy, Quadratics(dim=6), nodes=nodes, steps=13, timeline=True, **HARDWARE)
     assert trace.engine == "events"
@@ -80,7 +80,7 @@ def test_of_virtual_nodes(strategy, nodes):
 
 
 @every_strategy
-@pytest.mark.mostly_slow(fast=7)
+@pytest.mark.cases(check=7)
 def test_of_loops_on_virtual_nodes(strategy):
     if isinstance(strategy, fs.EpisodePlus):
         pytest.skip("not for a loop of one's own")
@@ -88,7 +88,7 @@ def test_of_loops_on_virtual_nodes(strategy):
 
 
 @every_strategy
-@pytest.mark.mostly_slow(fast=9)
+@pytest.mark.cases(check=9)
 def test_of_threads(strategy):
     trace = fs.launch(strategy, Quadratics(dim=6), nodes=3, steps=13, on="threads", timeline=True)
     assert_adds_up(trace)
@@ -97,7 +97,7 @@ def test_of_threads(strategy):
 
 
 @every_strategy
-@pytest.mark.mostly_slow(fast=7)
+@pytest.mark.cases(check=7)
 def test_of_loops_on_threads(strategy):
     if isinstance(strategy, fs.EpisodePlus):
         pytest.skip("not for a loop of one's own")

@@ -22,6 +22,27 @@ LONGEST = 600
 COLD = ("benchmarks.simulator", "benchmarks.lda")
 """These start as a person starts them; the others are forked from a process that has imported torch."""
 
+LONG = {
+    "benchmarks.a2c.control",
+    "benchmarks.a2c.pong",
+    "benchmarks.elastic_faults",
+    "benchmarks.faults",
+    "benchmarks.lda",
+    "benchmarks.lockfree",
+    "benchmarks.mailbox",
+    "benchmarks.slowlink",
+    "experiments.celgc_speedup",
+    "experiments.celgc_wikitext2",
+    "experiments.hpsgd_cifar10",
+    "experiments.hsa2c_atari",
+    "experiments.sclip_language",
+    "experiments.sclip_logistic",
+    "experiments.sixteenth",
+    "experiments.swarm_churn",
+    "experiments.swarm_cifar10",
+}
+"""Ten seconds and more of two cores each."""
+
 KILLING = ("benchmarks.faults",)
 """These kill processes that they have started, and count on their being gone. What others start is forked, too."""
 
@@ -51,6 +72,7 @@ def skip_without(package):
 
 
 def test_some_were_found():
+    assert set(COMMANDS) >= LONG
     assert {"benchmarks.simulator", "experiments.celgc_speedup", "experiments.episode_quartics"} <= set(COMMANDS)
 
 
@@ -73,7 +95,9 @@ def test_help_says_how_to_run_it(command, monkeypatch, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize(
+    "command", [pytest.param(name, marks=pytest.mark.thorough) if name in LONG else name for name in COMMANDS]
+)
 def test_quick_runs_to_the_end(command, tmp_path):
     arguments = ["-m", command, "--quick", "--out", str(tmp_path)]
     if command in COLD:

@@ -64,7 +64,7 @@ def test_a_straggler_costs_time(simulate, tmp_path):
 
 
 @pytest.mark.parametrize("fault", [["--pause", "1@200ms+5s"], ["--partition", "0|1,2@200ms+5s"]])
-@pytest.mark.mostly_slow(fast=1)
+@pytest.mark.cases(check=1)
 def test_what_stands_still_for_a_while_costs_that_while_and_no_number(simulate, tmp_path, fault):
     rows = []
     for more in ([], fault, ["--drop", "1"]):

@@ -120,6 +120,7 @@ def test_a_strategy_that_cannot_be_read_is_told(here):
     assert "--strategy: CELGC needs period" in complaint
 
 
+@pytest.mark.cases(test=1)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "launcher",

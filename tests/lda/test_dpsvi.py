@@ -183,7 +183,7 @@ def counts(x):
 @pytest.mark.parametrize("bits", [8, 32])
 @pytest.mark.parametrize("max_steps_in_flight", [0, 1, 7])
 @pytest.mark.parametrize(("nodes", "period"), [(1, 3), (2, 1), (3, 4), (4, 2)])
-@pytest.mark.mostly_slow(fast=8)
+@pytest.mark.cases(check=8)
 def test_every_batch_enters_exactly_once(nodes, period, max_steps_in_flight, bits):
     strategy = DPSVI(period=period, max_steps_in_flight=max_steps_in_flight, bits=bits)
     trace = fs.simulate(strategy, Counting(), nodes=nodes, steps=fs.Budget(steps=150), seed=2, **SLOW)

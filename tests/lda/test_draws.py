@@ -101,6 +101,7 @@ def test_one_seed_is_one_draw_and_another_another():
     assert not np.array_equal(one.totals, other.totals)
 
 
+@pytest.mark.cases(test=1)
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1])
 def test_of_sentences_of_three_words_better_topics_are_drawn(monkeypatch, seed):

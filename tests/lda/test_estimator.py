@@ -30,7 +30,7 @@ def model(corpus):
 @pytest.mark.filterwarnings("ignore:Estimator's parameters changed after set_params raised")
 @pytest.mark.filterwarnings("ignore:Can't check dok sparse matrix for nan")
 @pytest.mark.parametrize("objective", ["vb", "map", "cvb0"])
-@pytest.mark.mostly_slow(fast=1)
+@pytest.mark.cases(check=1)
 def test_scikit_learns_own_checks(objective):
     """None is expected to fail: none does for its own LDA."""
     results = check_estimator(LDA(objective=objective), on_skip=None)
@@ -243,7 +243,7 @@ def test_what_a_person_sees(corpus, capsys):
     assert capsys.readouterr() == ("", "")
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_compiling_is_told_the_first_time(tmp_path):
     script = "import numpy as np; from flockstep.lda import LDA; LDA(2, max_iter=1, verbose=1).fit(np.eye(8))"
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}

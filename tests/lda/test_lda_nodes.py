@@ -26,6 +26,7 @@ DOCUMENTS = drawn(900, 120, 6, length=60)
 LEARNED, HELD_OUT = DOCUMENTS[:700], DOCUMENTS[700:]
 
 
+@pytest.mark.cases(test=3)
 @pytest.mark.slow
 @pytest.mark.parametrize("on", ["threads", "processes"])
 @pytest.mark.parametrize(("nodes", "bits"), [(1, 16), (2, 8), (3, 16)])
@@ -156,7 +157,7 @@ def blocks(size):
 
 @pytest.mark.parametrize("size", [1, 7, 300, 1000])
 @pytest.mark.parametrize("nodes", [1, 2, 3])
-@pytest.mark.mostly_slow(fast=4)
+@pytest.mark.cases(check=4)
 def test_every_document_of_a_stream_is_some_nodes_own(size, nodes):
     workload = TopicDocuments(Blocks(blocks(size), n_documents=700), model=LDA(2))
     dealt = [sum(map(len, workload.shard(rank, nodes)._dealt())) for rank in range(nodes)]

@@ -101,7 +101,7 @@ def test_one_for_each_topic_may_be_given_and_stays():
 
 
 @pytest.mark.parametrize(("share", "length"), [(0.02, 3), (0.02, 40), (3.0, 4), (3.0, 40)])
-@pytest.mark.mostly_slow(fast=1)
+@pytest.mark.cases(check=1)
 def test_it_stays_within_what_documents_can_stand_up_to(share, length):
     """Of documents that are about one topic, or about everything, or that rough topics make look so."""
     rng = np.random.default_rng(0)

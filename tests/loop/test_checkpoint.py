@@ -65,7 +65,7 @@ def plain_end(strategy, tmp_path, nodes=3, **options):
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
-@pytest.mark.mostly_slow(fast=2)
+@pytest.mark.cases(check=2)
 def test_resuming_equals_no_interruption_bit_for_bit(name, tmp_path):
     strategy = STRATEGIES[name]
     whole = plain_end(strategy, tmp_path)
@@ -192,7 +192,7 @@ def test_saving_by_hand_and_what_cannot_be_saved(tmp_path):
 
 
 @pytest.mark.parametrize("optimizer", ["SGD", "Adam", "RMSprop", "Adagrad", "NAdam"])
-@pytest.mark.mostly_slow(fast=2)
+@pytest.mark.cases(check=2)
 def test_every_optimizers_state_survives(optimizer, tmp_path):
     make = partial(getattr(torch.optim, optimizer), lr=0.01)
     options = {"make_optimizer": lambda model: make(model.parameters())}

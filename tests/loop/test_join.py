@@ -386,12 +386,14 @@ def test_a_copy_of_the_model_made_inside_is_a_plain_model():
     assert_same(weights(model), weights(copied))
 
 
+# What the compiler makes of graphs is the same; only kernels are not, and they take a minute of a core.
 @pytest.mark.slow
-def test_torch_compile():
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.thorough)])
+def test_torch_compile(backend):
     def body():
         model = loops.plain_model()
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-        compiled = torch.compile(model)
+        compiled = torch.compile(model, backend=backend)
         x, y = loops.data(fs.rank())
         with fs.join(model, optimizer, fs.LocalSGD(period=2)):
             for _ in range(4):

@@ -36,7 +36,7 @@ def test_a_model_in_ddp(process_group):
 
 
 @pytest.mark.parametrize("compiled", [False, True])
-@pytest.mark.mostly_slow(fast=1)
+@pytest.mark.cases(check=1)
 def test_a_trainer_that_wraps_the_model_behind_our_back(process_group, compiled):
     model = loops.plain_model()
     x, y = loops.data()

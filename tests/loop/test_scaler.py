@@ -64,7 +64,7 @@ def fused(model):
 @pytest.mark.parametrize("unscale", [False, True])
 @pytest.mark.parametrize("make_optimizer", [loops.sgd, fused])
 @pytest.mark.parametrize("strategy", [fs.LocalSGD(period=3), fs.CELGC(period=3, gamma=0.01), fs.DataParallel()])
-@pytest.mark.mostly_slow(fast=4)
+@pytest.mark.cases(check=4)
 def test_without_infinities_scaling_changes_nothing(strategy, make_optimizer, unscale):
     scaled = fs.simulate(scaled_loop(strategy, make_optimizer=make_optimizer, unscale=unscale), nodes=2).results
     plain = fs.simulate(plain_loop(strategy, make_optimizer=make_optimizer), nodes=2).results

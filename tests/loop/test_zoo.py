@@ -65,10 +65,8 @@ def test_every_pair_of_strategy_situation_and_place_meets():
             assert sum(name == situation.name for _, name in met) >= len(NAMED) // 3, situation.name
 
 
-# Six seconds each: `make check` looks at one of them.
-@pytest.mark.parametrize(
-    "name", [name if name == "CELGC" else pytest.param(name, marks=pytest.mark.slow) for name in NAMED]
-)
+@pytest.mark.cases(test=12)
+@pytest.mark.parametrize("name", NAMED)
 @pytest.mark.slow
 def test_on_two_virtual_nodes(name):
     outcomes = check_loop(NAMED[name], nodes=(2,))
@@ -77,6 +75,7 @@ def test_on_two_virtual_nodes(name):
         assert sum(outcome == "right" for outcome in outcomes.values()) > 40
 
 
+@pytest.mark.cases(test=1)
 @pytest.mark.slow
 @pytest.mark.parametrize("third", THIRDS)
 def test_on_one_virtual_node_and_on_three(third):
@@ -85,6 +84,7 @@ def test_on_one_virtual_node_and_on_three(third):
     check_loop(strategies, situations=situations[1], nodes=(3,))
 
 
+@pytest.mark.cases(test=1)
 @pytest.mark.slow
 @pytest.mark.parametrize("third", THIRDS)
 def test_on_threads(third):
@@ -92,6 +92,7 @@ def test_on_threads(third):
     check_loop(strategies, situations=situations[2], nodes=(2,), run=partial(fs.launch, on="threads"))
 
 
+@pytest.mark.cases(test=1)
 @pytest.mark.slow
 @pytest.mark.parametrize("third", THIRDS)
 def test_on_processes(third):

@@ -35,7 +35,7 @@ NOBODY_WAITS = (fs.HPSGD(), fs.Swarm(), fs.ADPSGD())
 
 @pytest.mark.parametrize("strategy", NOBODY_WAITS, ids=lambda strategy: type(strategy).__name__)
 @pytest.mark.parametrize("nodes", [2, 3])
-@pytest.mark.mostly_slow(fast=2)
+@pytest.mark.cases(check=2)
 def test_on_a_slow_link_it_is_said_once_per_node(
     caplog: pytest.LogCaptureFixture, strategy: fs.Strategy, nodes: int
 ) -> None:
@@ -46,7 +46,7 @@ def test_on_a_slow_link_it_is_said_once_per_node(
 
 
 @pytest.mark.parametrize("strategy", NOBODY_WAITS, ids=lambda strategy: type(strategy).__name__)
-@pytest.mark.mostly_slow(fast=1)
+@pytest.mark.cases(check=1)
 def test_on_a_fast_link_nothing_is_said(caplog: pytest.LogCaptureFixture, strategy: fs.Strategy) -> None:
     assert _said(caplog, strategy, "100 Mbit/s") == []
 

@@ -35,7 +35,7 @@ def test_scores_are_of_whole_games():
 
 @pytest.mark.parametrize("emulator", EMULATORS)
 @pytest.mark.parametrize("count", [1, 2, 3])
-@pytest.mark.mostly_slow(fast=1)
+@pytest.mark.cases(check=1)
 def test_games_are_seen_as_four_small_grey_screens(emulator, count):
     games = atari("Pong", count, emulator=emulator)
     try:

@@ -89,7 +89,7 @@ def policy_with(widths, discrete, dtype):
 @pytest.mark.parametrize("discrete", [True, False])
 @pytest.mark.parametrize(("steps", "envs"), [(1, 1), (2, 5), (5, 2), (3, 3)])
 @pytest.mark.parametrize("advantages", [{}, {"gae_lambda": 0.8, "normalize_advantage": True}], ids=["plain", "GAE"])
-@pytest.mark.mostly_slow(fast=24)
+@pytest.mark.cases(check=24)
 def test_the_gradient_is_autograds(widths, discrete, steps, envs, advantages):
     settings = Settings(n_steps=steps, envs_per_thread=envs, ent_coef=0.05, vf_coef=0.7, gamma=0.9, **advantages)
     policy = policy_with(widths, discrete, torch.float64)

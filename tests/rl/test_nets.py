@@ -169,7 +169,7 @@ def worker_of(policy, environments, settings, seed=0):
     ],
 )
 @pytest.mark.parametrize("advantages", [{}, {"gae_lambda": 0.8, "normalize_advantage": True}], ids=["plain", "GAE"])
-@pytest.mark.mostly_slow(fast=12)
+@pytest.mark.cases(check=12)
 def test_the_gradient_of_acting_is_that_of_the_written_loss(name, count, advantages):
     policy, observations, actions = policy_named(name)
     policy = policy.double()

@@ -23,7 +23,7 @@ def test_a_point_is_the_mean_of_its_area(before, after):
 
 
 @pytest.mark.parametrize("game", ["pong", "breakout", "ms_pacman"])
-@pytest.mark.mostly_slow(fast=1)
+@pytest.mark.cases(check=1)
 def test_what_is_shown_is_what_training_shows(game):
     # Without idle frames, of which each draws its own number.
     games = AtariVectorEnv(game, 1, noop_max=0, life_loss_info=True, reward_clipping=False)

@@ -166,6 +166,7 @@ def test_a_network_begins_as_any_mlp_policy():
     model.close()
 
 
+@pytest.mark.cases(test=1)
 @pytest.mark.parametrize("space", [MultiDiscrete([3, 2, 4], start=[5, -1, 0]), MultiBinary((2, 2))], ids=str)
 @pytest.mark.slow
 def test_a_pattern_is_learned(space):

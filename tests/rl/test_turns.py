@@ -54,7 +54,7 @@ def test_one_worker_in_turns_is_the_worker_alone():
 
 
 @pytest.mark.parametrize("threads", [2, 3])
-@pytest.mark.mostly_slow(fast=1)
+@pytest.mark.cases(check=1)
 def test_every_update_counts_and_none_is_lost(threads):
     policy, engine = engine_of(threads)
     before = vector(policy)

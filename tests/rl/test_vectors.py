@@ -157,7 +157,7 @@ def vector_of(model):
 @pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.DISABLED])
 @pytest.mark.parametrize("count", [1, 2, 5])
 @pytest.mark.parametrize("source", [pole, swing])
-@pytest.mark.mostly_slow(fast=4)
+@pytest.mark.cases(check=4)
 def test_training_is_that_of_single_copies(mode, count, source):
     ours = HSA2C("MlpPolicy", partial(several, count, mode, source), **SMALL).learn(500)
     theirs = HSA2C("MlpPolicy", source, envs_per_thread=count, **SMALL).learn(500)

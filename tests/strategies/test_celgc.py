@@ -64,6 +64,7 @@ def test_nodes_drift_no_further_than_twice_gamma_times_period(period):
     assert period == 1 or max(furthest) > gamma
 
 
+@pytest.mark.cases(test=1)
 @pytest.mark.slow
 @pytest.mark.parametrize(("H", "celgc_above"), [(4.0, 1.0), (8.0, 1.0)])
 def test_quartics_episode_converges_where_celgc_stalls(H, celgc_above):
@@ -215,7 +216,7 @@ def warnings_of(caplog, strategy, *, nodes=1, steps=103, engine="events"):
 
 @pytest.mark.parametrize("nodes", [1, 2, 5])
 @pytest.mark.parametrize("sentence", NEVER)
-@pytest.mark.mostly_slow(fast=7)
+@pytest.mark.cases(check=7, test=7)
 def test_a_threshold_that_nothing_reaches_is_told_of_once(caplog, sentence, nodes):
     trace, told = warnings_of(caplog, NEVER[sentence], nodes=nodes, steps=103 * nodes)
     assert [line.startswith(sentence) for line in told] == [True]

@@ -158,7 +158,7 @@ UNEVEN = {
 @pytest.mark.parametrize("size", [1, 2, 5])
 @pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize("max_steps_in_flight", [0, 3, 100])
-@pytest.mark.mostly_slow(fast=18)
+@pytest.mark.cases(check=18)
 def test_every_step_enters_once(threads, size, max_steps_in_flight, hardware):
     strategy = fs.DPSGD(threads=threads, period=2, server_lr=1.0, max_steps_in_flight=max_steps_in_flight)
     trace = fs.simulate(strategy, Count(), nodes=size, steps=31, optimizer=ONE, **hardware)
@@ -182,7 +182,7 @@ def test_every_step_enters_once(threads, size, max_steps_in_flight, hardware):
     ids=repr,
 )
 @pytest.mark.parametrize("server_trains", [True, False])
-@pytest.mark.mostly_slow(fast=6)
+@pytest.mark.cases(check=6)
 def test_nor_do_folds_gates_or_codecs_lose_one(strategy, server_trains):
     strategy = fs.DPSGD(**{**vars(strategy), "server_lr": 1.0, "server_trains": server_trains})
     trace = fs.simulate(strategy, Count(), nodes=4, steps=31, optimizer=ONE, **UNEVEN)
@@ -223,6 +223,7 @@ class ApartInThreads(Apart):
         super().descend(x, rng, steps, rate)
 
 
+@pytest.mark.cases(test=3)
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "on"), [(Apart, "threads"), (Apart, "processes"), (ApartInThreads, "threads")])
 @pytest.mark.parametrize(("threads", "size"), [(2, 1), (2, 2), (3, 5)])
@@ -392,7 +393,7 @@ HOLDING = [
 
 @pytest.mark.parametrize("strategy", HOLDING, ids=repr)
 @pytest.mark.parametrize("back_after", [None, "60 ms"])
-@pytest.mark.mostly_slow(fast=3)
+@pytest.mark.cases(check=3)
 def test_nobody_waits_for_a_dead_worker(strategy, back_after):
     for at in ("1 ms", "50 ms", "150 ms", "155 ms", "160 ms"):
         crash = fs.faults.Crash(node=2, at=at, back_after=back_after)
@@ -401,7 +402,7 @@ def test_nobody_waits_for_a_dead_worker(strategy, back_after):
 
 
 @pytest.mark.parametrize("strategy", HOLDING, ids=repr)
-@pytest.mark.mostly_slow(fast=1)
+@pytest.mark.cases(check=1)
 def test_nor_for_one_whose_end_is_not_heard_of(strategy):
     pace = {**DEATHS, "compute": fs.Compute(step="10 ms", stragglers={1: 0.5}), "timeout": "50 ms"}
     for seed in range(8):

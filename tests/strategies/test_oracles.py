@@ -75,7 +75,7 @@ def test_celgc_update_with_momentum(size, period):
 @pytest.mark.parametrize("period", [1, 2, 7])
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("published", [False, True])
-@pytest.mark.mostly_slow(fast=24)
+@pytest.mark.cases(check=24)
 def test_episode(size, period, gamma, published):
     expected = oracles.episode(np.zeros(6), gradients_of(size), STEPS, ETA, period, gamma or "usual", published)
     check(fs.Episode(period=period, gamma=gamma, published=published), size, expected)
@@ -85,7 +85,7 @@ def test_episode(size, period, gamma, published):
 @pytest.mark.parametrize("gamma", [GAMMA, None])
 @pytest.mark.parametrize("period", [1, 7])
 @pytest.mark.parametrize("published", [False, True])
-@pytest.mark.mostly_slow(fast=12)
+@pytest.mark.cases(check=12)
 def test_episode_plus(size, sampled, period, gamma, published):
     strategy = fs.EpisodePlus(period=period, gamma=gamma, sampled=sampled, published=published)
     samples = [strategy.sample(round, size) for round in range(STEPS)]

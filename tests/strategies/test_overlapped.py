@@ -53,7 +53,7 @@ def check(strategy, size, steps, expected):
 @pytest.mark.parametrize("steps", [1, 13, 28])
 @pytest.mark.parametrize("k", [1, 2, 3, 7])
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.mostly_slow(fast=12)
+@pytest.mark.cases(check=12)
 def test_hpsgd(size, k, steps):
     for outer_lr in (1.0, 0.6):
         expected = oracles.hpsgd(np.zeros(DIM), gradients_of(size), steps, ETA, k, outer_lr)
@@ -63,7 +63,7 @@ def test_hpsgd(size, k, steps):
 @pytest.mark.parametrize("steps", [1, 13, 28])
 @pytest.mark.parametrize("k", [1, 2, 3, 7])
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.mostly_slow(fast=12)
+@pytest.mark.cases(check=12)
 def test_hpsgd_whose_replicas_keep_most_of_their_lead(size, k, steps):
     for outer_lr, pull in ((1.0, 0.25), (0.6, 0.25), (1.0, 0.7), (0.6, 1.0)):
         expected = oracles.hpsgd_pulled(np.zeros(DIM), gradients_of(size), steps, ETA, k, outer_lr, pull)
@@ -82,7 +82,7 @@ def test_hpsgd_alone_step_by_step_is_sgd_one_step_late():
 @pytest.mark.parametrize("steps", [1, 13, 28])
 @pytest.mark.parametrize("period", [1, 2, 7])
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.mostly_slow(fast=9)
+@pytest.mark.cases(check=9)
 def test_cocod_and_overlap_local_sgd(size, period, steps):
     start = np.zeros(DIM)
     check(fs.CoCoD(period=period), size, steps, oracles.cocod(start, gradients_of(size), steps, ETA, period, 0.5))
@@ -98,7 +98,7 @@ def test_cocod_and_overlap_local_sgd(size, period, steps):
 @pytest.mark.parametrize("steps", [1, 13, 28])
 @pytest.mark.parametrize("period", [1, 2, 7])
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.mostly_slow(fast=9)
+@pytest.mark.cases(check=9)
 def test_diloco_and_eager_diloco(size, period, steps):
     for ours, oracle in (
         (fs.DiLoCo, oracles.diloco),
@@ -113,7 +113,7 @@ def test_diloco_and_eager_diloco(size, period, steps):
 @pytest.mark.parametrize("steps", [1, 13, 31])
 @pytest.mark.parametrize(("fragments", "delay"), [(1, 0), (2, 0), (2, 3), (3, 1), (4, 5)])
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.mostly_slow(fast=15)
+@pytest.mark.cases(check=15)
 def test_streaming_diloco(size, fragments, delay, steps):
     cuts = [DIM * p // fragments for p in range(fragments + 1)]
     for alpha, lr, momentum in ((0.0, 0.4, 0.0), (0.5, 0.4, 0.9), (None, 1.0, None)):
@@ -267,7 +267,7 @@ EXACT = {
 
 @pytest.mark.parametrize("k", [1, 2, 3, 7])
 @pytest.mark.parametrize("name", EXACT)
-@pytest.mark.mostly_slow(fast=4)
+@pytest.mark.cases(check=4)
 def test_every_gradient_enters_exactly_once(name, k):
     for steps, size in product([1, 2, 3, 6, 7, 8, 13, 14, 29], SIZES):
         trace = fs.simulate(
@@ -303,7 +303,7 @@ class Counter(nn.Module):
 @pytest.mark.parametrize("stop", [5, *(pytest.param(stop, marks=pytest.mark.slow) for stop in (1, 11))])
 @pytest.mark.parametrize("k", [1, 2, 3, 7])
 @pytest.mark.parametrize("name", EXACT)
-@pytest.mark.mostly_slow(fast=6)
+@pytest.mark.cases(check=6, test=24)
 def test_with_a_checkpoint_in_the_middle_too(name, k, stop, tmp_path):
     def loop(stop_at):
         def body():
@@ -354,7 +354,7 @@ def data(rank):
 
 
 @pytest.mark.parametrize("name", FAMILY | VARIANTS)
-@pytest.mark.mostly_slow(fast=2)
+@pytest.mark.cases(check=2, test=5)
 def test_resuming_equals_no_interruption_bit_for_bit(name, tmp_path):
     def loop(folder, stop_at=None):
         def body():
@@ -399,12 +399,13 @@ def with_average(name, average):
 
 
 @pytest.mark.parametrize("name", FAMILY)
-@pytest.mark.mostly_slow(fast=1)
+@pytest.mark.cases(check=1)
 def test_the_laws(name):
     check_strategy(FAMILY[name], is_sgd=name == "CoCoD")
     check_synchronous(FAMILY[name], nodes=(2, 5))
 
 
+@pytest.mark.cases(test=14)
 @pytest.mark.slow
 @pytest.mark.parametrize("average", AVERAGES)
 @pytest.mark.parametrize("name", FAMILY)
@@ -441,7 +442,7 @@ def test_processes_agree_with_the_simulator(name):
 
 
 @pytest.mark.parametrize(("latency", "fits"), [("1 ms", 1), ("30 ms", 7), ("200 ms", 41)])
-@pytest.mark.mostly_slow(fast=1)
+@pytest.mark.cases(check=1)
 def test_k_becomes_what_fits_into_a_synchronisation(latency, fits):
     """With 10 ms a step, the mean of two nodes takes two latencies: messages there, and sums back."""
     trace = fs.simulate(
@@ -505,7 +506,7 @@ def test_a_merge_that_does_not_swing_is_not_told():
 
 
 @pytest.mark.parametrize("k", [1, 4, 16, 64])
-@pytest.mark.mostly_slow(fast=3)
+@pytest.mark.cases(check=3)
 def test_by_default_nothing_swings_for_long(k):
     """From W, long periods on a stiff problem swing on and on; a replica that keeps its lead is there at once."""
 
@@ -534,7 +535,7 @@ def test_by_default_nothing_swings_for_long(k):
     ],
     ids=lambda strategy: type(strategy).__name__,
 )
-@pytest.mark.mostly_slow(fast=2)
+@pytest.mark.cases(check=2)
 def test_statistics_are_averaged_and_not_carried_by_momentum(strategy):
     """Inputs that grow less and less noisy: momentum would carry the running variance below zero."""
 

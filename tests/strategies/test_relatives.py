@@ -157,7 +157,7 @@ SYNCHRONOUS = {
 
 
 @pytest.mark.parametrize("name", SYNCHRONOUS)
-@pytest.mark.mostly_slow(fast=1)
+@pytest.mark.cases(check=1)
 def test_the_laws(name):
     check_strategy(SYNCHRONOUS[name])
     check_synchronous(SYNCHRONOUS[name], nodes=(2, 6))
@@ -242,7 +242,7 @@ def mixed(codec, topology=fs.topologies.Ring(), period=2):
 @SLOPES_DIFFER
 @pytest.mark.parametrize("codec", OF_MODELS, ids=repr)
 @pytest.mark.parametrize("kind", [fs.Gossip, partial(fs.Gossip, overlap=True), fs.ADPSGD, SUMMING_NOLOCO, mixed])
-@pytest.mark.mostly_slow(fast=8)
+@pytest.mark.cases(check=8, test=10)
 def test_every_gradient_enters_once_whatever_the_codec_does(kind, codec):
     assert_every_gradient_entered_once(run(kind(codec=codec), 5, Slope()), 5)
 
@@ -275,7 +275,7 @@ def test_a_lattice_that_was_too_small_is_mended(kind, bits):
 
 
 @pytest.mark.parametrize("bits", [4, 8])
-@pytest.mark.mostly_slow(fast=1)
+@pytest.mark.cases(check=1)
 def test_a_lattice_that_was_too_small_is_mended_between_two(bits):
     hardware = HARDWARE | {"network": fs.Network(bandwidth="1 Mbit/s", latency="3 ms")}
     strategy = fs.ADPSGD(codec=fs.codecs.Modular(bits=bits))
@@ -445,11 +445,12 @@ def assert_agree(name, backend):
 
 
 @pytest.mark.parametrize("name", PLACES)
-@pytest.mark.mostly_slow(fast=3)
+@pytest.mark.cases(check=3)
 def test_threads_agree_with_the_simulator(name):
     assert_agree(name, partial(fs.launch, on="threads"))
 
 
+@pytest.mark.cases(test=4)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PLACES)
 def test_processes_agree_with_the_simulator(name):
@@ -500,7 +501,7 @@ def iterate(model, optimizer, steps, rank=0):
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("name", IN_LOOPS)
-@pytest.mark.mostly_slow(fast=2)
+@pytest.mark.cases(check=2, test=5)
 def test_a_users_loop_trains(name, optimizer):
     def train():
         model = plain_model()
@@ -532,7 +533,7 @@ def test_alone_it_is_the_loop_without_the_line_and_batch_norm_moves_on(name, opt
 
 
 @pytest.mark.parametrize("name", ["Gossip", "Gossip, overlapped", "SGP", "SGP, overlapped", "ADPSGD"])
-@pytest.mark.mostly_slow(fast=1)
+@pytest.mark.cases(check=1)
 def test_batch_norm_moves_on_together_too(name):
     """Models that travel while the forward pass changes statistics must not undo that change."""
 
@@ -572,7 +573,7 @@ RESUMED = {
 
 
 @pytest.mark.parametrize("name", RESUMED)
-@pytest.mark.mostly_slow(fast=2)
+@pytest.mark.cases(check=2, test=4)
 def test_resuming_equals_no_interruption_bit_for_bit(name, tmp_path):
     def loop(folder, stop_at=None):
         def body():

@@ -260,7 +260,7 @@ def hold(name, found, digits, *, but=()):
 
 
 @pytest.mark.parametrize("name", RUNS)
-@pytest.mark.mostly_slow(fast=24)
+@pytest.mark.cases(check=24)
 def test_the_numbers_are_those_that_were_recorded(name):
     hold(name, RUNS[name](), 10)
 

@@ -96,7 +96,7 @@ def losses(name, codec, nodes):
 
 @pytest.mark.parametrize("nodes", [1, 2, pytest.param(5, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", EVERYTHING)
-@pytest.mark.mostly_slow(fast=6)
+@pytest.mark.cases(check=6, test=19)
 def test_what_is_taken_learns_as_much_as_without_a_codec(name, nodes):
     # All codecs of one in one test: they are compared with the same runs, which are made once.
     start, exact = losses(name, CODECS["Raw"], nodes)
@@ -126,7 +126,7 @@ def test_a_codec_of_ones_own_that_says_nothing_is_taken_at_its_word():
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 5])
-@pytest.mark.mostly_slow(fast=1)
+@pytest.mark.cases(check=1)
 def test_a_lattice_in_a_loop_with_batch_norm(nodes):
     """Statistics move in the forward pass, while messages of the step before are read and mended."""
 

@@ -93,7 +93,7 @@ def logged_meetings(log):
 @pytest.mark.parametrize("geometric", [False, True])
 @pytest.mark.parametrize("period", [1, 2, 7])
 @pytest.mark.parametrize("size", [1, 2, 5])
-@pytest.mark.mostly_slow(fast=12)
+@pytest.mark.cases(check=12)
 def test_swarm_is_what_the_paper_says_under_the_schedule_that_happened(
     size, period, geometric, every_step, monkeypatch
 ):

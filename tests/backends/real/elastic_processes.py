@@ -23,7 +23,7 @@ class Process:
         self.process = context().Process(target=child, args=(theirs, environment, strategy, elastic, options, dies))
         self.process.start()
         theirs.close()
-        self.last = {}
+        self.last, self.begins = {}, None
         # Listened to all the time: one that nobody listens to would stand still.
         self._lines = queue.SimpleQueue()
         self._listener = threading.Thread(target=self._listen, daemon=True)
@@ -38,12 +38,22 @@ class Process:
     def until(self, name, least=None):
         """The first line from now on that holds a name, of a value not below ``least``."""
         while True:
-            line = self._lines.get(timeout=PATIENCE)
-            assert line is not None, f"the node ended after {self.last}"
-            self.last = line
-            assert "failed" not in self.last or name == "failed", self.last
-            if name in self.last and (least is None or self.last[name] >= least):
-                return self.last
+            line = self.hear()
+            assert "failed" not in line or name == "failed", line
+            if name in line and (least is None or line[name] >= least):
+                return line
+
+    def hear(self):
+        """The next line."""
+        line = self._lines.get(timeout=PATIENCE)
+        assert line is not None, f"the node ended after {self.last}"
+        self.last, self.begins = line, line.get("begins", self.begins)
+        return line
+
+    @property
+    def step(self):
+        """The last that it has told of."""
+        return self.last.get("step", self.begins or 0)
 
     def may(self, step):
         self._pipe.send(("may", step))
@@ -115,24 +125,25 @@ class Run:
         for node in nodes:
             node.until("step", to)
 
-    def admit(self, newcomer):
-        """Let the others step on until one that comes is in; the step at which it begins."""
-        others = [rank for rank, node in self.nodes.items() if node is not newcomer and node.lives]
-        step = max(self.nodes[rank].last["step"] for rank in others)
-        while not newcomer.has_spoken:
-            # Not as fast as they can: it takes a while to start, and they should not be far ahead then.
-            newcomer.waits(_PACE)
-            step += 1
-            for rank in others:
-                self.nodes[rank].may(step)
-            for rank in others:
-                # It may wait for the newcomer, which has something to say then.
-                while not (self.nodes[rank].has_spoken or newcomer.has_spoken):
-                    time.sleep(0.001)
-                if newcomer.has_spoken:
-                    break
-                self.nodes[rank].until("step", step)
-        return newcomer.until("begins")["begins"]
+    def admit(self, *newcomers):
+        """Let whoever is in step on until those who come are in, too; the step at which the last of them begins."""
+        while coming := [node for node in newcomers if node.begins is None]:
+            # Not as fast as they can: it takes a while to start, and nobody should be far ahead then.
+            coming[0].waits(_PACE)
+            inside = [node for node in self.nodes.values() if node not in coming and node.lives]
+            step = 1 + max((node.step for node in inside), default=0)
+            for node in inside:
+                node.may(step)
+            # They may wait for who comes, and that one has something to say then.
+            while any(node.step < step for node in inside) and not any(node.has_spoken for node in coming):
+                time.sleep(0.001)
+                for node in inside:
+                    if node.has_spoken:
+                        assert "failed" not in node.hear(), node.last
+            for node in coming:
+                if node.has_spoken:
+                    node.until("begins")
+        return max(node.begins for node in newcomers)
 
     def end(self, step):
         """Let all that live come to their end; what they say last, by rank."""

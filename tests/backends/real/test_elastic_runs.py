@@ -52,6 +52,7 @@ def test_the_others_go_on_without_one_that_is_killed(run, killed):
     assert all(end["views"] == [[rest, [], [killed]]] for end in ends.values())
 
 
+@pytest.mark.cases(test=7)
 @pytest.mark.parametrize("strategy", [*MEANS, *OVERLAPPED])
 @pytest.mark.parametrize("killed", [0, 1])
 def test_one_that_is_started_again_takes_over_the_others_state(run, strategy, killed):
@@ -99,14 +100,12 @@ def test_of_three_two_go_on_and_one_waits_until_another_is_back(run):
     flock.step(13, 0, 2)
     flock.nodes[0].stop()
     # It may not go on alone: a node that stands still may be training where this one cannot see it.
-    flock.nodes[2].may(30)
+    flock.nodes[2].may(16)
     flock.nodes[2].until("step", 15)
     flock.start(1)
     assert not flock.nodes[2].has_spoken
     flock.nodes[0].go_on()
-    flock.nodes[0].may(30)
-    begins = flock.nodes[1].until("begins")["begins"]
-    assert begins >= 14
+    assert flock.admit(flock.nodes[1]) >= 14
     assert alike(flock.end(60))
 
 
@@ -167,12 +166,8 @@ def test_all_that_were_lost_at_once_go_on_from_their_own_checkpoints(run, tmp_pa
     flock.step(10)
     for node in flock.nodes.values():
         node.kill()
-    for rank in range(3):
-        flock.start(rank)
-    for node in flock.nodes.values():
-        node.may(200)
-    begun = [node.until("begins")["begins"] for node in flock.nodes.values()]
-    assert min(begun) >= 8
+    flock.admit(*[flock.start(rank) for rank in range(3)])
+    assert min(node.begins for node in flock.nodes.values()) >= 8
     ends = flock.end(220)
     assert alike(ends)
     # One began alone and let the others in, and says so.

@@ -147,6 +147,7 @@ def is_over(pid):
         return True
 
 
+@pytest.mark.cases(test=1)
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks at /proc")
 @pytest.mark.parametrize("blow", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_whatever_ends_the_parent_leaves_no_orphan(tmp_path, blow):

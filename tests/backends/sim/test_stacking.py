@@ -64,14 +64,14 @@ def assert_same(left, right, tolerance=1e-12):
 
 @pytest.mark.parametrize("size", [1, 2, 5])
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=repr)
-@pytest.mark.mostly_slow(fast=11)
+@pytest.mark.cases(check=11)
 def test_same_numbers(strategy, size):
     assert_same(*both(strategy, nodes=size, optimizer=MOMENTUM))
 
 
 @pytest.mark.parametrize("compute", [None, fs.Compute(step="10 ms"), COMPUTE], ids=["instant", "constant", "uneven"])
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=repr)
-@pytest.mark.mostly_slow(fast=11)
+@pytest.mark.cases(check=11)
 def test_same_seconds_without_a_network(strategy, compute):
     assert_same(*both(strategy, nodes=4, optimizer=ADAM, compute=compute))
 

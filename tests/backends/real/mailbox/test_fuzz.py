@@ -305,7 +305,7 @@ def test_there_are_as_many_as_promised():
     assert sum(PARSERS.values()) == 200_000
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("parser", PARSERS, ids=lambda parser: parser.__name__)
 def test_very_many(parser):
     resident = fuzz(parser, PARSERS[parser])
