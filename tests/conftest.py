@@ -38,10 +38,7 @@ forkserver.set_forkserver_preload = lambda names: _preload([*names, *_OURS])
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Of a test with many ``cases`` so many, spread evenly, are in ``make test``, and of those so many in ``make check``.
-
-    All others are ``make thorough``'s.
-    """
+    """Of a test with many ``cases`` some, spread evenly, are in ``make test``, and some of those in ``make check``."""
     families = defaultdict(list)
     for item in items:
         if (mark := item.get_closest_marker("cases")) is not None:
