@@ -6,7 +6,7 @@ TORCH ?= torch==2.13.0
 # A registry's progress bars and warnings are noise to someone who wants to see the demo.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo test check thorough docs bench lint release-check clean
+.PHONY: help demo pytest test check thorough docs bench lint release-check clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/'
@@ -32,16 +32,18 @@ demo: .venv/run  ## the main job: five systems on real processes, then on virtua
 
 # Three at a time on two cores: many wait for processes that wait for each other. In one go, so that the last lines
 # tell of all that was skipped.
-PYTEST := $(BIN)/python -m pytest -q -n 3 --dist worksteal
+pytest: .venv/ready
+	$(BIN)/python -m pytest -q -n 3 --dist worksteal -m "$(ONLY)"
 
-test: .venv/ready lint  ## the tests, real processes included
-	$(PYTEST) -m "not thorough"
+# Types are one core's work for most of a minute: beside the tests.
+test: .venv/ready  ## the tests, real processes included
+	@$(MAKE) --no-print-directory --jobs 2 lint pytest ONLY="not thorough"
 
-check: .venv/ready lint  ## the fast part of them
-	$(PYTEST) -m "not slow"
+check: .venv/ready  ## the fast part of them
+	@$(MAKE) --no-print-directory --jobs 2 lint pytest ONLY="not slow"
 
 thorough: .venv/ready  ## the rest of them: products whole, quick runs of every benchmark; CI runs these, too
-	$(PYTEST) -m thorough
+	@$(MAKE) --no-print-directory pytest ONLY=thorough
 
 lint: .venv/ready
 	$(BIN)/ruff check .

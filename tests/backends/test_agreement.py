@@ -79,6 +79,7 @@ def test_threads_agree_with_the_simulator(name):
     assert_agree(virtual, run(partial(fs.launch, on="threads"), STRATEGIES[name], unequal_shards()), 1e-6)
 
 
+@pytest.mark.cases(test=5)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_processes_agree_with_the_simulator(name):

@@ -25,11 +25,13 @@ COLD = ("benchmarks.simulator", "benchmarks.lda")
 LONG = {
     "benchmarks.a2c.control",
     "benchmarks.a2c.pong",
+    "benchmarks.elastic",
     "benchmarks.elastic_faults",
     "benchmarks.faults",
     "benchmarks.lda",
     "benchmarks.lockfree",
     "benchmarks.mailbox",
+    "benchmarks.simulator",
     "benchmarks.slowlink",
     "experiments.celgc_speedup",
     "experiments.celgc_wikitext2",

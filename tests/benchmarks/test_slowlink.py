@@ -109,6 +109,7 @@ def test_names_are_found_in_a_file_and_unknown_ones_fail_at_once(allowed):
         assert said.communicate(timeout=PATIENCE)[0].strip() == b"node1"
 
 
+@pytest.mark.cases(test=1)
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_benchmark_cleans_up(allowed, how):

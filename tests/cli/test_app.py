@@ -62,6 +62,7 @@ def test_an_unknown_command_is_refused():
     assert "demmo" in result.stderr
 
 
+@pytest.mark.cases(test=1)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "command", [[str(Path(sys.executable).with_name("flockstep"))], [sys.executable, "-m", "flockstep"]]

@@ -246,6 +246,7 @@ def test_all_is_well_with_keys(run):
     assert "TLSv1.3, it shows the certificate of node 2" in told.there["keys"][1]
 
 
+@pytest.mark.cases(test=1)
 @pytest.mark.slow
 @pytest.mark.parametrize("secured", [False, True], ids=["plain", "keys"])
 def test_two_processes_and_a_pipe(run, secured):

@@ -325,6 +325,7 @@ def interrupted(program, signs, folder, *arguments):
     return err
 
 
+@pytest.mark.cases(test=1)
 @pytest.mark.slow
 @pytest.mark.parametrize(("jobs", "signs"), [("1", {"folded"}), ("2", {"folded", "waiting"})])
 def test_ctrl_c_for_real(corpus, tmp_path, jobs, signs):

@@ -129,6 +129,7 @@ def test_the_exit_code_is_the_scripts_and_threads_given_are_kept(tmp_path):
     assert told(tmp_path, 0)["OMP_NUM_THREADS"] == "3"
 
 
+@pytest.mark.cases(test=1)
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", [(None, None), (0, 1)], ids=["dealt", "fixed"])
 def test_two_launchers_are_one_run(tmp_path, ranks):

@@ -58,6 +58,7 @@ def told(done):
     return sorted((json.loads(line) for line in done.stdout.splitlines()), key=lambda told: told["RANK"] or "")
 
 
+@pytest.mark.cases(test=1)
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_nodes_know_who_they_are(tmp_path, count):
     done = run(tmp_path, TELL, "-n", str(count), "--keep-going", "--port", "29600", "--timeout", "5 s", "--insecure")

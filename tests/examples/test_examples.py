@@ -197,6 +197,7 @@ def with_checkpoints(folder, strategy):
     return [*LONG, "--strategy", strategy, "--out", folder / "out", "--resume", folder / "saved", "--save-every", 5]
 
 
+@pytest.mark.cases(test=1)
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["DataParallel", CELGC])
 def test_killed_and_resumed_is_as_if_never_interrupted(tmp_path, uninterrupted, strategy):

@@ -65,7 +65,7 @@ def plain_end(strategy, tmp_path, nodes=3, **options):
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
-@pytest.mark.cases(check=2)
+@pytest.mark.cases(check=2, test=4)
 def test_resuming_equals_no_interruption_bit_for_bit(name, tmp_path):
     strategy = STRATEGIES[name]
     whole = plain_end(strategy, tmp_path)

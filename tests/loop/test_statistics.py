@@ -51,13 +51,13 @@ IN_FEW_BITS = [
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=repr)
-@pytest.mark.cases(check=2, test=10)
+@pytest.mark.cases(check=2, test=6)
 def test_a_variance_stays_between_what_it_was_and_what_is_seen(strategy):
     """It starts at 1, and inputs have one of 0.01: what is added late, twice or with momentum goes below that."""
     _stays(strategy, scale=0.1, rate=0.0)
 
 
-@pytest.mark.cases(test=10)
+@pytest.mark.cases(test=6)
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", IN_FEW_BITS, ids=repr)
 @pytest.mark.filterwarnings("ignore:the nodes drift apart")
@@ -66,7 +66,7 @@ def test_so_it_does_where_models_go_in_few_bits(strategy):
     _stays(strategy, scale=1e-3, rate=0.1)
 
 
-@pytest.mark.cases(test=10)
+@pytest.mark.cases(test=6)
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=repr)
 def test_so_it_does_where_one_node_has_seen_larger_things(strategy):

@@ -65,7 +65,7 @@ def test_every_pair_of_strategy_situation_and_place_meets():
             assert sum(name == situation.name for _, name in met) >= len(NAMED) // 3, situation.name
 
 
-@pytest.mark.cases(test=12)
+@pytest.mark.cases(test=8)
 @pytest.mark.parametrize("name", NAMED)
 @pytest.mark.slow
 def test_on_two_virtual_nodes(name):

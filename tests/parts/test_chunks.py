@@ -139,6 +139,7 @@ def vector(rng):
     return torch.from_numpy(rng.standard_normal(DIM))
 
 
+@pytest.mark.cases(test=4)
 @pytest.mark.parametrize(
     "nodes", [1, 2, 3, pytest.param(5, marks=pytest.mark.slow), pytest.param(9, marks=pytest.mark.slow)]
 )

@@ -240,6 +240,7 @@ def test_stable_baselines3_evaluates_it_alike():
     assert tuple(lengths) == ours.lengths
 
 
+@pytest.mark.cases(test=1)
 @pytest.mark.slow
 @pytest.mark.parametrize("threads", [1, 2])
 def test_it_learns_to_balance_a_pole(threads):

@@ -223,7 +223,7 @@ class ApartInThreads(Apart):
         super().descend(x, rng, steps, rate)
 
 
-@pytest.mark.cases(test=3)
+@pytest.mark.cases(test=2)
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "on"), [(Apart, "threads"), (Apart, "processes"), (ApartInThreads, "threads")])
 @pytest.mark.parametrize(("threads", "size"), [(2, 1), (2, 2), (3, 5)])
@@ -402,7 +402,7 @@ def test_nobody_waits_for_a_dead_worker(strategy, back_after):
 
 
 @pytest.mark.parametrize("strategy", HOLDING, ids=repr)
-@pytest.mark.cases(check=1)
+@pytest.mark.cases(check=1, test=2)
 def test_nor_for_one_whose_end_is_not_heard_of(strategy):
     pace = {**DEATHS, "compute": fs.Compute(step="10 ms", stragglers={1: 0.5}), "timeout": "50 ms"}
     for seed in range(8):

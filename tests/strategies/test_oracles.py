@@ -75,7 +75,7 @@ def test_celgc_update_with_momentum(size, period):
 @pytest.mark.parametrize("period", [1, 2, 7])
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("published", [False, True])
-@pytest.mark.cases(check=24)
+@pytest.mark.cases(check=24, test=32)
 def test_episode(size, period, gamma, published):
     expected = oracles.episode(np.zeros(6), gradients_of(size), STEPS, ETA, period, gamma or "usual", published)
     check(fs.Episode(period=period, gamma=gamma, published=published), size, expected)

@@ -267,7 +267,7 @@ EXACT = {
 
 @pytest.mark.parametrize("k", [1, 2, 3, 7])
 @pytest.mark.parametrize("name", EXACT)
-@pytest.mark.cases(check=4)
+@pytest.mark.cases(check=4, test=16)
 def test_every_gradient_enters_exactly_once(name, k):
     for steps, size in product([1, 2, 3, 6, 7, 8, 13, 14, 29], SIZES):
         trace = fs.simulate(
@@ -303,7 +303,7 @@ class Counter(nn.Module):
 @pytest.mark.parametrize("stop", [5, *(pytest.param(stop, marks=pytest.mark.slow) for stop in (1, 11))])
 @pytest.mark.parametrize("k", [1, 2, 3, 7])
 @pytest.mark.parametrize("name", EXACT)
-@pytest.mark.cases(check=6, test=24)
+@pytest.mark.cases(check=6, test=16)
 def test_with_a_checkpoint_in_the_middle_too(name, k, stop, tmp_path):
     def loop(stop_at):
         def body():
@@ -430,6 +430,7 @@ def test_threads_agree_with_the_simulator(name):
     assert far_apart(virtual, fs.launch(FAMILY[name], PROBLEM, on="threads", **run)) <= 1e-6
 
 
+@pytest.mark.cases(test=2)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FAMILY)
 def test_processes_agree_with_the_simulator(name):

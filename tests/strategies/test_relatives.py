@@ -284,6 +284,7 @@ def test_a_lattice_that_was_too_small_is_mended_between_two(bits):
     assert sum(node.counts.get("blocks out of reach", 0) for node in trace.nodes) > 0
 
 
+@pytest.mark.cases(test=2)
 @SLOPES_DIFFER
 @pytest.mark.slow
 @pytest.mark.parametrize("on", ["threads", "processes"])
@@ -450,7 +451,7 @@ def test_threads_agree_with_the_simulator(name):
     assert_agree(name, partial(fs.launch, on="threads"))
 
 
-@pytest.mark.cases(test=4)
+@pytest.mark.cases(test=3)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PLACES)
 def test_processes_agree_with_the_simulator(name):

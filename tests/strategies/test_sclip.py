@@ -199,6 +199,7 @@ def test_the_laws(strategy):
     check_synchronous(strategy)
 
 
+@pytest.mark.cases(test=3)
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", EVERYWHERE, ids=repr)
 @pytest.mark.parametrize("on", ["threads", "processes"])

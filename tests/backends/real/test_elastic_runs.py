@@ -52,7 +52,7 @@ def test_the_others_go_on_without_one_that_is_killed(run, killed):
     assert all(end["views"] == [[rest, [], [killed]]] for end in ends.values())
 
 
-@pytest.mark.cases(test=7)
+@pytest.mark.cases(test=5)
 @pytest.mark.parametrize("strategy", [*MEANS, *OVERLAPPED])
 @pytest.mark.parametrize("killed", [0, 1])
 def test_one_that_is_started_again_takes_over_the_others_state(run, strategy, killed):
@@ -67,6 +67,7 @@ def test_one_that_is_started_again_takes_over_the_others_state(run, strategy, ki
     assert [end["ended"] for end in ends.values()] == [begins + 20] * 2
 
 
+@pytest.mark.cases(test=1)
 @pytest.mark.parametrize("stopped", [0, 1])
 def test_one_that_stood_still_comes_in_again_in_the_middle_of_its_own_loop(run, stopped):
     flock = run(3, elastic=fs.Elastic(patience="4 s"))

@@ -401,26 +401,26 @@ IN_FEW_BITS = [
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
-@pytest.mark.cases(check=1, test=8)
+@pytest.mark.cases(check=1, test=5)
 def test_every_strategy_that_takes_means_keeps_the_law(strategy):
     check_elastic(strategy, nodes=(3,))
 
 
-@pytest.mark.cases(test=4)
+@pytest.mark.cases(test=2)
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
 def test_with_two_and_with_five_nodes_too(strategy):
     check_elastic(strategy, nodes=(2, 5))
 
 
-@pytest.mark.cases(test=4)
+@pytest.mark.cases(test=2)
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", IN_FEW_BITS, ids=str)
 def test_averages_in_few_bits_keep_the_law(strategy):
     check_elastic(strategy, nodes=(3,))
 
 
-@pytest.mark.cases(test=2)
+@pytest.mark.cases(test=1)
 @pytest.mark.slow
 @pytest.mark.parametrize("nodes", [2, 5])
 @pytest.mark.parametrize("strategy", IN_FEW_BITS[1::2], ids=str)
