@@ -16,7 +16,8 @@ Nobody waits for that:
     home until it is called, or for a random number of phases, two on average; a call longer than a phase counts as one.
     Of two that called each other at once, and were both told "busy", the one with the smaller number calls next.
 -   A reply may be lost on its way. The caller asks again under the same number and gets the same reply, which is kept
-    until the caller says that it has it. Only the death of a partner leaves half a meeting.
+    until the caller says that it has it. Only the death of a partner leaves half a meeting; and a link so slow that no
+    reply comes within the timeout, however often the caller asks: it then goes on as if its partner had died.
 
 What a meeting has brought is taken in by the strategy, between two meetings (``node.undisturbed``). Batch-norm
 statistics are no sum of steps, and differences added late could carry a variance below zero: a node goes half the way

@@ -122,7 +122,8 @@ def run(strategy, size, steps, *, latency="5 ms", bandwidth="1 Gbit/s", uneven=F
         optimizer=SGD,
         network=fs.Network(bandwidth=bandwidth, latency=latency),
         compute=fs.Compute(step="10 ms", spread=0.3, stragglers={0: 3.0}) if uneven else fs.Compute(step="10 ms"),
-        timeout="400 ms",
+        # Longer than six messages take one after the other on the slowest link, there and back.
+        timeout="2 s",
         record_every=steps,
         **options,
     )
@@ -162,6 +163,19 @@ ANY_WITNESS = [HealthCheck.function_scoped_fixture]
     topology=fs.topologies.Complete(),
     period=1,
     seed=826,
+)
+# Three meetings at one node on a slow link: under a timeout shorter than they take, in step, none of them was settled.
+@example(
+    size=6,
+    latency="90 ms",
+    bandwidth="20 kbit/s",
+    uneven=True,
+    start_skew=0.0,
+    loss=0.2,
+    crashes={},
+    topology=fs.topologies.Complete(),
+    period=1,
+    seed=6,
 )
 @pytest.mark.slow
 def test_no_meeting_drives_nodes_apart(witness, size, loss, crashes, topology, period, **options):
