@@ -47,7 +47,7 @@ def test_nodes_that_wait_take_equal_shares(backend, nodes):
 @pytest.mark.parametrize("backend", backends())
 @pytest.mark.parametrize("nodes", [1, 2, 5])
 @pytest.mark.parametrize("strategy", [fs.Swarm(period=3), fs.SwarmPull(period=3)])
-@pytest.mark.cases(check=4)
+@pytest.mark.cases(check=4, test=5)
 def test_nodes_on_their_own_spend_it_together(strategy, backend, nodes):
     trace = backends()[backend](strategy, Quadratics(), nodes=nodes, steps=fs.Budget(steps=400))
     total = sum(node.steps for node in trace.nodes)

@@ -15,11 +15,18 @@ import flockstep
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+LONG = {"docs/compare.md", "docs/hsa2c.md"}
+"""Twenty seconds and more of a core each."""
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
+def _page(page):
+    name = page.relative_to(ROOT).as_posix()
+    return pytest.param(page, id=name, marks=[pytest.mark.thorough] if name in LONG else [])
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+@pytest.mark.parametrize("page", [_page(page) for page in PAGES])
 def test_the_blocks_of_a_page_run_in_order(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     # One namespace a page, as a reader would type it: later blocks may use what earlier ones made.
@@ -30,7 +37,7 @@ def test_the_blocks_of_a_page_run_in_order(page, tmp_path, monkeypatch):
         exec(compile("\n" * line + match[1], str(page), "exec"), space)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_the_blocks_of_the_readme_are_one_script(tmp_path):
     """As a reader would who pastes one below the other into a file."""
     script = tmp_path / "readme.py"
@@ -118,7 +125,7 @@ def test_the_format_of_the_wire_is_the_one_on_its_page():
     assert all(f"{code} {str(dtype).removeprefix('torch.')}" in page for code, dtype in enumerate(message._DTYPES))
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_the_site_builds_without_a_warning(tmp_path):
     for module in ("mkdocs", "material", "mkdocstrings"):
         pytest.importorskip(module, reason=f"the site needs {module}: pip install 'flockstep[docs]'")

@@ -73,7 +73,7 @@ def test_a_run_that_drifts_warns_once_and_says_so_when_printed(run):
 
 @pytest.mark.parametrize("strategy", one_of_each(period=4), ids=lambda strategy: type(strategy).__name__)
 @pytest.mark.parametrize("size", [2, 5])
-@pytest.mark.cases(check=6, test=16)
+@pytest.mark.cases(check=6, test=8)
 def test_no_strategy_of_ours_drifts(size, strategy):
     slow = {
         "network": fs.Network(bandwidth="10 Mbit/s", latency="10 ms"),

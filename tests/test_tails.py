@@ -23,6 +23,7 @@ def hill(sizes, k):
 @pytest.mark.parametrize("index", [1.2, 1.8, 3.0])
 @pytest.mark.parametrize("shape", [(20_000,), (200, 100), (1000, 7)])
 @pytest.mark.parametrize("share", [None, 0.01, 0.04])
+@pytest.mark.cases(check=9)
 def test_a_known_index_is_found(index, shape, share):
     for seed in range(3):
         found = tail_index(with_pareto_tails(index, shape, seed), share=share)
@@ -129,7 +130,7 @@ def test_the_default_k_lies_between_half_a_percent_and_ten(count):
     assert 0.005 * count <= found.k <= 0.1 * count
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_the_picture(tmp_path):
     heavy, few = with_pareto_tails(1.5, 3000), np.random.default_rng(0).standard_normal(50)
     for samples in (heavy, few, np.tile([-1.0, 0, 1], 99)):

@@ -21,11 +21,12 @@ BACKENDS = {
 
 @pytest.mark.parametrize("law", LAWS)
 @pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.cases(check=30)
 def test_in_this_process(backend, law):
     LAWS[law].check(BACKENDS[backend])
 
 
-@pytest.mark.cases(test=9)
+@pytest.mark.cases(test=4)
 @pytest.mark.slow
 @pytest.mark.parametrize("law", LAWS)
 def test_processes(law):

@@ -40,6 +40,7 @@ def test_the_noise_has_the_stated_length():
 
 @pytest.mark.parametrize("nodes", [1, 3])
 @pytest.mark.cases(check=1)
+@pytest.mark.slow
 def test_a_run_ends_at_the_first_small_gradient(nodes):
     problem = Wells(dim=4, noise=0.3)
     found = run(celgc(problem, 4, 0.02), problem, nodes=nodes, rate=0.02, target=0.25, limit=10_000, seed=0)

@@ -133,7 +133,7 @@ def page(tmp_path):
         journal.close()
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_the_page_by_hand(page, browser):
     server, journals = page
     browser.prefer("light")
@@ -195,7 +195,7 @@ def test_the_page_by_hand(page, browser):
     assert browser.complaints() == []
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_before_the_first_node_the_page_waits(tmp_path, browser):
     with Server(tmp_path) as server:
         browser.open(server.address)

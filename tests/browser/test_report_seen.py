@@ -110,6 +110,7 @@ def test_the_curves_are_seen_in_their_colors(opened):
         assert (np.abs(pixels.astype(int) - wanted).max(axis=-1) <= 2).sum() > 50
 
 
+@pytest.mark.thorough
 def test_axes_scales_and_strategies_can_be_chosen(opened, results):
     def places():
         return opened.run(
@@ -153,6 +154,7 @@ def test_losses_zoom_by_dragging_and_come_back(opened):
     assert opened.complaints() == []
 
 
+@pytest.mark.thorough
 def test_timelines_zoom_to_true_spans_all_together(opened, results):
     for index in range(3):
         come_to(opened, f"timeline-{index}")
@@ -179,6 +181,7 @@ def test_timelines_zoom_to_true_spans_all_together(opened, results):
     assert opened.complaints() == []
 
 
+@pytest.mark.thorough
 def test_timelines_zoom_by_keys_and_buttons(opened):
     come_to(opened, "timeline-0")
     low, high = opened.run(RANGE, "timeline-0")
@@ -199,6 +202,7 @@ def test_timelines_zoom_by_keys_and_buttons(opened):
     assert opened.run(RANGE, "timeline-0") == pytest.approx([low, high])
 
 
+@pytest.mark.thorough
 def test_shares_and_spans_are_those_of_the_run(opened, results):
     timeline = results.runs[0][0].trace.timeline
     lane = "Timelines.unpack(JSON.parse(document.getElementById('data').textContent).timelines[0])[3]"
@@ -225,6 +229,7 @@ def test_shares_and_spans_are_those_of_the_run(opened, results):
     assert any(f": {kind} for" in said for kind in KINDS)
 
 
+@pytest.mark.thorough
 def test_thousands_of_spans_are_drawn_as_few_corners(browser, tmp_path):
     label = "<img src=x onerror=alert(1)>"
     browser.resize(*DESK)
@@ -244,6 +249,7 @@ def test_thousands_of_spans_are_drawn_as_few_corners(browser, tmp_path):
     assert browser.complaints() == []
 
 
+@pytest.mark.thorough
 def test_the_theme_follows_the_system_until_one_is_chosen(opened, page):
     paper = "getComputedStyle(document.body).backgroundColor"
     ink = "getComputedStyle(document.querySelector('#losses .xtick text')).fill"
@@ -264,6 +270,7 @@ def test_the_theme_follows_the_system_until_one_is_chosen(opened, page):
 
 
 @pytest.mark.parametrize("size", [PHONE, DESK, (1920, 1080)], ids=str)
+@pytest.mark.thorough
 def test_nothing_is_wider_than_the_window(browser, page, size):
     browser.resize(*size)
     browser.open(page)
@@ -276,6 +283,7 @@ def test_nothing_is_wider_than_the_window(browser, page, size):
     assert browser.complaints() == []
 
 
+@pytest.mark.thorough
 def test_the_table_is_sorted_by_any_column(opened):
     def column(number):
         return opened.run(
@@ -292,6 +300,7 @@ def test_the_table_is_sorted_by_any_column(opened):
     assert column(1) == sorted(column(1))
 
 
+@pytest.mark.thorough
 def test_printed_it_is_whole_and_on_white(opened):
     opened.click("#theme")
     opened.run("dispatchEvent(new Event('beforeprint'))")
@@ -301,6 +310,7 @@ def test_printed_it_is_whole_and_on_white(opened):
     assert opened.run("document.documentElement.dataset.theme") == "dark"
 
 
+@pytest.mark.thorough
 def test_under_a_finger_pictures_let_the_page_scroll_and_buttons_zoom(browser, page):
     browser.resize(*PHONE)
     browser.command("Emulation.setTouchEmulationEnabled", enabled=True)

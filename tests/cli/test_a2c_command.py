@@ -26,6 +26,7 @@ def command(tmp_path):
     return run
 
 
+@pytest.mark.slow
 def test_trains_evaluates_draws_and_saves(command, tmp_path):
     result = command("CartPole-v1", "--steps", "12000", "--episodes", "3", "--threads", "2")
     assert result.exit_code == 0, result.output
@@ -124,6 +125,7 @@ app()
 
 @pytest.mark.slow
 @pytest.mark.parametrize("parallel", [("--threads", "2"), ("--nodes", "2")], ids=" ".join)
+@pytest.mark.cases(test=1)
 def test_ctrl_c_saves_what_there_is(tmp_path, parallel):
     call = ["-c", STARTED, "CartPole-v1", "--steps", "1000000000", *parallel, "--out", tmp_path]
     process = warm.Popen(call, stdout=subprocess.PIPE, stderr=subprocess.PIPE)

@@ -90,6 +90,7 @@ def test_without_a_checkpoint_they_begin_again(tmp_path):
     assert errors.count("begins again from the beginning, as all nodes were lost and there is no checkpoint") == 1
 
 
+@pytest.mark.thorough
 def test_one_who_does_not_come_back_is_not_waited_for(tmp_path):
     gone = "if rank == 1 and not first: os.kill(os.getpid(), signal.SIGKILL)"
     code, said, errors = kill_all_at_once(tmp_path, SAVING, timeout="12 s", before=gone, until="told-0")

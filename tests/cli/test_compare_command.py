@@ -49,7 +49,7 @@ def test_a_comparison_from_the_table_to_the_files(run, tmp_path, monkeypatch):
         assert [line["label"] for line in csv.DictReader(file)] == ["DataParallel", "mine"]
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_search_for_rates_is_shown_and_taken_and_not_run_twice(run, tmp_path):
     """Quadratics with curvatures up to 1: a rate of 100 cannot be good, one of 1e-9 goes nowhere."""
     command = ["DataParallel", "LocalSGD(period=4)", *SMALL, "--rates", "1e-9,0.1,100", "--seeds", "2"]

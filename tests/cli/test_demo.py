@@ -23,7 +23,7 @@ def test_all_five_stand_beside_what_one_would_take_otherwise():
     assert demo.FULL.places == ("2 real processes", "8 virtual nodes")
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_the_quick_demo(tmp_path):
     result = CliRunner().invoke(app, ["demo", "--quick", "--out", str(tmp_path)])
     assert result.exit_code == 0, result.output

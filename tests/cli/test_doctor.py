@@ -261,7 +261,7 @@ def test_two_processes_and_a_pipe(run, secured):
     assert {row[0] for row in told.there.values()} == {"ok"}
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_without_keys_for_others_only_when_told_and_with_a_warning():
     if lookups.outward() == LOOPBACK:
         pytest.skip("this machine has no address but loopback")
@@ -289,6 +289,7 @@ def test_the_newer_kind_of_address():
     assert {row[0] for row in told.there.values()} == {"ok"}
 
 
+@pytest.mark.slow
 def test_several_at_once():
     with office() as one, office() as other:
         told = examine(one.address, other.address)
@@ -420,6 +421,7 @@ def something_else(handler):
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("secured", [False, True], ids=["plain", "keys"])
 @pytest.mark.parametrize("handler", [Garbage, Web, Liar, Deep])
+@pytest.mark.cases(test=3)
 def test_no_mailbox_at_all(run, handler, secured, monkeypatch):
     # Some hang up in the middle of it, which is not what this is about.
     monkeypatch.setattr(socketserver.BaseServer, "handle_error", lambda *_: None)
@@ -429,6 +431,7 @@ def test_no_mailbox_at_all(run, handler, secured, monkeypatch):
 
 
 @pytest.mark.parametrize("secured", [False, True], ids=["plain", "keys"])
+@pytest.mark.slow
 def test_somebody_who_says_nothing(run, secured):
     with something_else(Silent) as address:
         told = examine(address, "--timeout", "3s", *(["--keys", run] if secured else []))
@@ -456,6 +459,7 @@ def test_another_protocol_ends_it(monkeypatch):
 
 
 @pytest.mark.parametrize(("ahead", "words"), [(100, "1 min 40 s ahead of ours"), (-100, "behind ours")])
+@pytest.mark.cases(check=1)
 def test_a_clock_that_is_off_is_a_warning(monkeypatch, ahead, words):
     class Clock:
         time = staticmethod(lambda: datetime.now(UTC).timestamp() + ahead)
@@ -578,7 +582,7 @@ def lab():
         pytest.skip(f"no slow links here: {reason}")
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_the_bandwidth_of_a_slow_link(lab, run):
     first, second = lab.nodes
     command = [FLOCKSTEP, "doctor", "--keys", str(run)]

@@ -53,7 +53,7 @@ def interrupt(process):
     return err
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_simulation_stops_with_one_line(started):
     process = started("simulate", "LocalSGD(period=4)", "--steps", "100000000", "--workload", "quadratics(dim=4)")
     read_until(process, "step 0 of")
@@ -62,6 +62,7 @@ def test_a_simulation_stops_with_one_line(started):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("moment", ["This takes", "2 real processes, DataParallel: step 0 of"])
+@pytest.mark.cases(test=1)
 def test_the_demo_leaves_no_process_behind(started, moment):
     process = started("demo")
     read_until(process, moment)

@@ -350,7 +350,7 @@ app()
 """
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_ctrl_c_for_real_on_nodes(corpus, tmp_path):
     endless = ("--passes", "100000", "--held-out", "0.2", "--nodes", "2")
     told = interrupted(ON_NODES, {"learning"}, tmp_path / "out", corpus, *endless)

@@ -130,8 +130,8 @@ def test_the_exit_code_is_the_scripts_and_threads_given_are_kept(tmp_path):
 
 
 @pytest.mark.cases(test=1)
-@pytest.mark.slow
 @pytest.mark.parametrize("ranks", [(None, None), (0, 1)], ids=["dealt", "fixed"])
+@pytest.mark.thorough
 def test_two_launchers_are_one_run(tmp_path, ranks):
     (tmp_path / "tell.py").write_text(TELL)
     endpoint = f"127.0.0.1:{free_port()}"
@@ -168,6 +168,7 @@ def staying(tmp_path):
     ("number", "code", "words"),
     [(signal.SIGINT, 130, "Stopped by Ctrl-C."), (signal.SIGTERM, 143, "Stopped by SIGTERM.")],
 )
+@pytest.mark.cases(test=1)
 def test_a_signal_leaves_nobody_behind(staying, number, code, words):
     launcher, pids = staying
     # As a terminal does it, to the group of the launcher; its children have groups of their own.

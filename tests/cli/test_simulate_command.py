@@ -39,6 +39,7 @@ def test_two_strategies_side_by_side(simulate, tmp_path):
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adamw"])
+@pytest.mark.cases(check=1)
 def test_every_optimizer(simulate, optimizer):
     assert simulate("LocalSGD(period=2)", *SMALL, "--optimizer", optimizer).exit_code == 0
 
@@ -65,6 +66,7 @@ def test_a_straggler_costs_time(simulate, tmp_path):
 
 @pytest.mark.parametrize("fault", [["--pause", "1@200ms+5s"], ["--partition", "0|1,2@200ms+5s"]])
 @pytest.mark.cases(check=1)
+@pytest.mark.slow
 def test_what_stands_still_for_a_while_costs_that_while_and_no_number(simulate, tmp_path, fault):
     rows = []
     for more in ([], fault, ["--drop", "1"]):

@@ -92,6 +92,7 @@ def test_one_that_dies_is_started_again_alone(tmp_path):
         ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", 128 + 9),
     ],
 )
+@pytest.mark.cases(test=1)
 def test_the_exit_code_tells_of_a_failure_and_of_the_death_of_all(tmp_path, script, code):
     assert run(tmp_path, script, "-n", "2", "--keep-going").returncode == code
 
@@ -103,6 +104,7 @@ def test_one_that_joins_is_told_whom(tmp_path):
     assert [node["RANK"] for node in told(done)] == ["7", "8"]
 
 
+@pytest.mark.thorough
 def test_several_that_join_need_no_numbers_but_keys_of_their_own(tmp_path):
     keys.create(tmp_path / "keys", 2)
     done = run(tmp_path, TELL, "--join", "127.0.0.1:1", "-n", "2", "--keys", "keys")
@@ -114,6 +116,7 @@ def test_several_that_join_need_no_numbers_but_keys_of_their_own(tmp_path):
 
 
 @pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.cases(test=1)
 def test_a_signal_ends_all_and_leaves_nobody(tmp_path, sign):
     (tmp_path / "script.py").write_text("import os\nos.write(1, b'%d\\n' % os.getpid())\nwhile True: os.read(0, 1)\n")
     with subprocess.Popen(

@@ -40,6 +40,7 @@ def whole(tmp_path_factory):
 
 @pytest.mark.cases(test=1)
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.thorough
 def test_ended_halfway_and_begun_again_it_ends_with_the_same_report(whole, tmp_path, how):
     process = start(tmp_path)
     try:

@@ -121,12 +121,12 @@ def test_a_strategy_that_cannot_be_read_is_told(here):
 
 
 @pytest.mark.cases(test=1)
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "launcher",
     [FLOCK, [str(Path(sys.executable).with_name("torchrun")), "--standalone", "--nproc-per-node", "2"]],
     ids=["flockstep run", "torchrun"],
 )
+@pytest.mark.thorough
 def test_shakespeare_in_a_flock(tmp_path, launcher):
     said = run("shakespeare.py", "--steps", 10, *TINY, "--out", tmp_path, launcher=launcher)
     assert "node 0 of 2" in said
@@ -198,8 +198,8 @@ def with_checkpoints(folder, strategy):
 
 
 @pytest.mark.cases(test=1)
-@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["DataParallel", CELGC])
+@pytest.mark.thorough
 def test_killed_and_resumed_is_as_if_never_interrupted(tmp_path, uninterrupted, strategy):
     arguments = with_checkpoints(tmp_path, strategy)
     with killed_in_the_middle(arguments, FLOCK) as process:

@@ -86,6 +86,7 @@ def test_one_batch_is_the_oracles(corpus, objective, size):
 
 @pytest.mark.parametrize("objective", ["vb", "map", "cvb0"])
 @pytest.mark.parametrize("size", [1, 2, 7, 50])
+@pytest.mark.cases(test=5)
 def test_stamped_decay_is_the_dense_recursion(corpus, objective, size):
     topics, expected = trained(corpus[:20], objective, size, passes=3)
     np.testing.assert_allclose(topics.table(), expected, rtol=1e-3)

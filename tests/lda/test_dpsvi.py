@@ -109,6 +109,7 @@ class Log:
 
 @pytest.mark.parametrize("max_steps_in_flight", [0, 1, 5])
 @pytest.mark.parametrize(("nodes", "period"), [(2, 1), (2, 3), (3, 2)])
+@pytest.mark.cases(test=4)
 def test_the_servers_table_is_that_of_numpy_under_the_schedule_that_happened(
     corpus, monkeypatch, nodes, period, max_steps_in_flight
 ):
@@ -183,7 +184,7 @@ def counts(x):
 @pytest.mark.parametrize("bits", [8, 32])
 @pytest.mark.parametrize("max_steps_in_flight", [0, 1, 7])
 @pytest.mark.parametrize(("nodes", "period"), [(1, 3), (2, 1), (3, 4), (4, 2)])
-@pytest.mark.cases(check=8)
+@pytest.mark.cases(check=6, test=6)
 def test_every_batch_enters_exactly_once(nodes, period, max_steps_in_flight, bits):
     strategy = DPSVI(period=period, max_steps_in_flight=max_steps_in_flight, bits=bits)
     trace = fs.simulate(strategy, Counting(), nodes=nodes, steps=fs.Budget(steps=150), seed=2, **SLOW)
@@ -293,7 +294,7 @@ def test_counts_stay_positive_however_late_a_push_comes(corpus):
     assert trace.rows[-1].loss < trace.rows[0].loss
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_two_nodes_are_as_good_as_one_and_nearly_twice_as_fast():
     documents = drawn(900, 120, 6, length=60)
     # With large first rates two nodes end in worse topics more often than one: what each learned first is merged.

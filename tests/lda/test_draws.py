@@ -102,8 +102,8 @@ def test_one_seed_is_one_draw_and_another_another():
 
 
 @pytest.mark.cases(test=1)
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.thorough
 def test_of_sentences_of_three_words_better_topics_are_drawn(monkeypatch, seed):
     try:
         packed = (data_folder("tatoeba-deu-eng") / "deu-eng.tsv.gz").read_bytes()

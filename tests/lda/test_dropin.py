@@ -149,6 +149,7 @@ def test_a_model_that_became_another_does_not_learn_on(corpus, name, value):
     model.fit(corpus)
 
 
+@pytest.mark.thorough
 def test_a_model_in_mapped_memory_goes_on_learning(corpus, tmp_path):
     model = LDA(4, max_iter=2, random_state=0).fit(corpus)
     joblib.dump(model, tmp_path / "model")

@@ -30,7 +30,8 @@ def model(corpus):
 @pytest.mark.filterwarnings("ignore:Estimator's parameters changed after set_params raised")
 @pytest.mark.filterwarnings("ignore:Can't check dok sparse matrix for nan")
 @pytest.mark.parametrize("objective", ["vb", "map", "cvb0"])
-@pytest.mark.cases(check=1)
+@pytest.mark.cases(check=1, test=1)
+@pytest.mark.slow
 def test_scikit_learns_own_checks(objective):
     """None is expected to fail: none does for its own LDA."""
     results = check_estimator(LDA(objective=objective), on_skip=None)

@@ -27,9 +27,9 @@ LEARNED, HELD_OUT = DOCUMENTS[:700], DOCUMENTS[700:]
 
 
 @pytest.mark.cases(test=1)
-@pytest.mark.slow
 @pytest.mark.parametrize("on", ["threads", "processes"])
 @pytest.mark.parametrize(("nodes", "bits"), [(1, 16), (2, 8), (3, 16)])
+@pytest.mark.thorough
 def test_real_nodes_learn_topics(on, nodes, bits):
     workload = TopicDocuments(LEARNED, model=model(6, batch_size=25, objective="map"), held_out=HELD_OUT, seed=3)
     trace = fs.launch(DPSVI(bits=bits), workload, nodes=nodes, steps=fs.Budget(steps=100), on=on, record_every=20)
@@ -157,7 +157,8 @@ def blocks(size):
 
 @pytest.mark.parametrize("size", [1, 7, 300, 1000])
 @pytest.mark.parametrize("nodes", [1, 2, 3])
-@pytest.mark.cases(check=4)
+@pytest.mark.cases(check=4, test=4)
+@pytest.mark.slow
 def test_every_document_of_a_stream_is_some_nodes_own(size, nodes):
     workload = TopicDocuments(Blocks(blocks(size), n_documents=700), model=LDA(2))
     dealt = [sum(map(len, workload.shard(rank, nodes)._dealt())) for rank in range(nodes)]
@@ -169,6 +170,7 @@ def test_every_document_of_a_stream_is_some_nodes_own(size, nodes):
 @pytest.mark.slow
 @pytest.mark.parametrize("on", ["threads", "processes"])
 @pytest.mark.parametrize("kind", ["blocks", "arrays", "uci"])
+@pytest.mark.cases(test=2)
 def test_a_stream_is_learned_by_nodes(tmp_path, on, kind):
     if kind == "arrays":
         sp.save_npz(tmp_path / "counts.npz", sp.csr_array(LEARNED), compressed=False)

@@ -31,7 +31,7 @@ def test_the_page_knows_every_strategy():
 
 
 @pytest.mark.parametrize("name", NAMED)
-@pytest.mark.cases(check=4)
+@pytest.mark.cases(check=4, test=8)
 def test_which_model_to_save(name):
     def train():
         torch.manual_seed(0)

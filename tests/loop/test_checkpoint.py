@@ -65,7 +65,7 @@ def plain_end(strategy, tmp_path, nodes=3, **options):
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
-@pytest.mark.cases(check=2, test=4)
+@pytest.mark.cases(check=2, test=2)
 def test_resuming_equals_no_interruption_bit_for_bit(name, tmp_path):
     strategy = STRATEGIES[name]
     whole = plain_end(strategy, tmp_path)
@@ -93,6 +93,7 @@ def test_without_a_checkpoint_training_starts_anew(tmp_path):
     assert_same(fresh[0][0], plain_end(STRATEGIES["LocalSGD"], tmp_path, nodes=2)[0][0])
 
 
+@pytest.mark.slow
 def test_a_checkpoint_that_lacks_a_node_is_never_taken(tmp_path):
     folder = tmp_path / "cut"
     with pytest.raises(fs.NodeFailed):

@@ -224,8 +224,8 @@ def test_a_model_that_cannot_be_copied():
         assert_same(weights(model), weights(other))
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.thorough
 def test_a_compiled_step():
     model = loops.plain_model()
     optimizer = loops.sgd(model)

@@ -175,6 +175,7 @@ def test_an_eight_bit_checkpoint_without_the_package_says_so():
     assert "os" in sys.modules
 
 
+@pytest.mark.slow
 def test_constants_stay_to_the_bit_whatever_the_codec():
     """Eight bits of every number travel, and masks and tables are the same as ever."""
 

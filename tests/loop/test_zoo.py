@@ -65,7 +65,7 @@ def test_every_pair_of_strategy_situation_and_place_meets():
             assert sum(name == situation.name for _, name in met) >= len(NAMED) // 3, situation.name
 
 
-@pytest.mark.cases(test=8)
+@pytest.mark.cases(test=4)
 @pytest.mark.parametrize("name", NAMED)
 @pytest.mark.slow
 def test_on_two_virtual_nodes(name):
@@ -76,8 +76,8 @@ def test_on_two_virtual_nodes(name):
 
 
 @pytest.mark.cases(test=1)
-@pytest.mark.slow
 @pytest.mark.parametrize("third", THIRDS)
+@pytest.mark.thorough
 def test_on_one_virtual_node_and_on_three(third):
     strategies, situations = share(third)
     check_loop(strategies, situations=situations[0], nodes=(1,))
@@ -85,16 +85,16 @@ def test_on_one_virtual_node_and_on_three(third):
 
 
 @pytest.mark.cases(test=1)
-@pytest.mark.slow
 @pytest.mark.parametrize("third", THIRDS)
+@pytest.mark.thorough
 def test_on_threads(third):
     strategies, situations = share(third)
     check_loop(strategies, situations=situations[2], nodes=(2,), run=partial(fs.launch, on="threads"))
 
 
 @pytest.mark.cases(test=1)
-@pytest.mark.slow
 @pytest.mark.parametrize("third", THIRDS)
+@pytest.mark.thorough
 def test_on_processes(third):
     strategies, situations = share(third)
     check_loop(strategies, situations=situations[0], nodes=(2,), run=partial(fs.launch, on="processes"))

@@ -172,6 +172,7 @@ def test_whoever_is_lost_and_whoever_comes_all_who_end_have_one_mean_of_vectors_
 
 @pytest.mark.parametrize("nodes", [1, 2, 3, pytest.param(5, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("codec", [fs.codecs.TopK(fraction=0.3), fs.codecs.Stochastic(bits=2)], ids=repr)
+@pytest.mark.cases(check=1, test=3)
 def test_what_feedback_holds_back_is_neither_lost_nor_doubled_when_chunks_are_cut_anew(nodes, codec):
     rng, average = np.random.default_rng(nodes), fs.averages.Compensated(codec=codec)
     members = {rank: Member(rank, nodes, tuple(range(nodes))) for rank in range(nodes)}

@@ -95,7 +95,7 @@ def above_the_optimum(average, nodes):
 
 
 @pytest.mark.parametrize("nodes", [1, 2, pytest.param(5, marks=pytest.mark.slow)])
-@pytest.mark.cases(check=1)
+@pytest.mark.cases(check=1, test=1)
 def test_with_feedback_the_largest_few_lead_to_the_optimum_and_without_they_do_not(nodes):
     """What is late is late by a number of steps: how far off that leads goes with the learning rate, to nothing."""
     fast, slow = above_the_optimum(fs.averages.Compensated(codec=fs.codecs.TopK(fraction=0.2)), nodes)

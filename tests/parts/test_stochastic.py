@@ -24,7 +24,7 @@ def vector(count, dtype=torch.float32):
     return torch.from_numpy(np.where(rng.random(count) < 0.1, 0.0, x)).to(dtype)
 
 
-@pytest.mark.cases(test=2)
+@pytest.mark.cases(test=1)
 @pytest.mark.parametrize("bits", [2, 9, *(pytest.param(bits, marks=pytest.mark.slow) for bits in (3, 8))])
 @pytest.mark.slow
 def test_the_laws_of_codecs(bits):

@@ -23,7 +23,7 @@ def changed(message, data):
 
 
 @pytest.mark.parametrize("fraction", [1e-9, 0.01, 0.5, 1.0])
-@pytest.mark.cases(check=1)
+@pytest.mark.cases(check=1, test=2)
 def test_the_laws_of_codecs(fraction):
     check_codec(fs.codecs.TopK(fraction=fraction))
 

@@ -41,7 +41,7 @@ MODELS = {
 
 @pytest.mark.parametrize("deterministic", [True, False])
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.cases(check=1)
+@pytest.mark.cases(check=1, test=3)
 def test_training_does_not_notice_evaluations(name, deterministic):
     alone, watched = MODELS[name](), MODELS[name]()
     looking = EvalCallback(eval_freq=1, n_eval_episodes=1, deterministic=deterministic, verbose=0)
@@ -79,7 +79,8 @@ def test_steps_go_on_where_the_last_call_was():
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize("env", ["CartPole-v1", cartpole])
-@pytest.mark.cases(check=1)
+@pytest.mark.cases(check=1, test=3)
+@pytest.mark.slow
 def test_the_best_model_is_the_one_that_was_played(threads, env, tmp_path):
     looking = EvalCallback(eval_freq=500, n_eval_episodes=3, seed=4, best_model_save_path=tmp_path / "best", verbose=0)
     # Large steps, so that one update more plays otherwise.

@@ -241,8 +241,8 @@ def test_stable_baselines3_evaluates_it_alike():
 
 
 @pytest.mark.cases(test=1)
-@pytest.mark.slow
 @pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.thorough
 def test_it_learns_to_balance_a_pole(threads):
     """To 195, which every seed reaches soon; how often and how fast it comes to 475 is the benchmark's question."""
     solved = []

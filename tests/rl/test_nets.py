@@ -495,7 +495,7 @@ HSA2C(Glance(), Sides, threads=2, envs_per_thread=2, seed=0).learn(100)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_script_without_a_guard_is_told_what_to_do(tmp_path):
     script = tmp_path / "unguarded.py"
     script.write_text(UNGUARDED)

@@ -20,6 +20,7 @@ def screens(count, shape=(4, 84, 84)):
 
 @pytest.mark.parametrize("count", [1, 2, 5])
 @pytest.mark.parametrize("name", ["CnnPolicy", "A3CPolicy"])
+@pytest.mark.cases(check=2)
 def test_image_policies_give_logits_and_values(name, count):
     choice, values = ask(POLICIES[name](SCREENS, CHOICES), screens(count))
     assert choice.shape == (count, 6)

@@ -40,6 +40,7 @@ def is_orthogonal(layer, gain):
     [(nn.ReLU, torch.relu), (nn.ELU, nn.functional.elu), (nn.Tanh, torch.tanh)],
     ids=["ReLU", "ELU", "Tanh"],
 )
+@pytest.mark.cases(check=2)
 def test_an_activation_is_used_trained_and_kept_in_files(activation, function, env, tmp_path):
     model = model_with(env, activation_fn=activation)
     assert isinstance(model._ready(), CompiledEngine if activation is nn.Tanh else TorchEngine)

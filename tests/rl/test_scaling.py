@@ -91,6 +91,7 @@ def discounted(envs, steps):
 
 
 @pytest.mark.parametrize("envs", [1, 2, 5])
+@pytest.mark.slow
 def test_a_rollout_is_normalized_by_all_that_was_met_before(far, envs):
     policy = MlpPolicy(3, 2, discrete=True, actor=(4,), critic=(4,), **BOTH)
     plan, settings = Plan.of(policy), Settings(n_steps=3, envs_per_thread=envs, gamma=GAMMA)
@@ -152,6 +153,7 @@ def test_playing_changes_nothing_and_a_file_keeps_it(far, tmp_path):
         each.close()
 
 
+@pytest.mark.slow
 def test_the_compiled_environments_are_normalized_as_those_of_python(far):
     model = HSA2C("MlpPolicy", "Pendulum-v1", **BOTH, seed=0).learn(4000)
     count, (total, squares) = model.policy.seen[0], model.policy.seen[1:].view(2, 3)

@@ -24,6 +24,7 @@ def test_a_point_is_the_mean_of_its_area(before, after):
 
 @pytest.mark.parametrize("game", ["pong", "breakout", "ms_pacman"])
 @pytest.mark.cases(check=1)
+@pytest.mark.slow
 def test_what_is_shown_is_what_training_shows(game):
     # Without idle frames, of which each draws its own number.
     games = AtariVectorEnv(game, 1, noop_max=0, life_loss_info=True, reward_clipping=False)
@@ -55,7 +56,7 @@ def test_a_game_begins_as_its_seed_says():
     assert any((later[0] != other).any() for other in later[2:])
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_film_of_a_game(tmp_path):
     image = pytest.importorskip("PIL.Image", reason="needs pip install 'flockstep[rl]'")
     model = HSA2C("A3CPolicy", "ALE/Pong-v5", envs_per_thread=1, seed=0)

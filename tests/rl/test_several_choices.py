@@ -113,6 +113,7 @@ def test_actions_are_given_as_the_space_has_them(space):
 
 
 @pytest.mark.parametrize("space", SPACES, ids=str)
+@pytest.mark.cases(check=2)
 def test_as_a_user_has_it(space, tmp_path):
     make = partial(Patterns, space)
     model = HSA2C("MlpPolicy", make, envs_per_thread=3, period=5, seed=0)
@@ -168,7 +169,7 @@ def test_a_network_begins_as_any_mlp_policy():
 
 @pytest.mark.cases(test=1)
 @pytest.mark.parametrize("space", [MultiDiscrete([3, 2, 4], start=[5, -1, 0]), MultiBinary((2, 2))], ids=str)
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_pattern_is_learned(space):
     # What is shown next has nothing to do with what was done.
     model = HSA2C("MlpPolicy", partial(Patterns, space), learning_rate=3e-3, gamma=0.0, seed=0)

@@ -33,6 +33,7 @@ def heard(totals, told):
     return True
 
 
+@pytest.mark.slow
 def test_one_worker_in_turns_is_the_worker_alone():
     found = []
     for in_turns in (False, True):
@@ -55,6 +56,7 @@ def test_one_worker_in_turns_is_the_worker_alone():
 
 @pytest.mark.parametrize("threads", [2, 3])
 @pytest.mark.cases(check=1)
+@pytest.mark.slow
 def test_every_update_counts_and_none_is_lost(threads):
     policy, engine = engine_of(threads)
     before = vector(policy)
@@ -70,7 +72,7 @@ def test_every_update_counts_and_none_is_lost(threads):
     engine.close()
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_three_in_turns_learn():
     _, engine = engine_of(3, envs=4, learning_rate=lambda remaining: 3e-3, gamma=0.0, ent_coef=0.01)
     scores, _ = until_it_knows_sides(engine)

@@ -96,6 +96,7 @@ def pushes(count, steps=40):
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("count", [1, 2, 5])
 @pytest.mark.parametrize("copy", [True, False])
+@pytest.mark.cases(check=6)
 def test_episodes_begin_anew_as_the_mode_has_it(mode, count, copy):
     vector = Vector(several(count, mode, copy=copy))
     terminated, truncated = same_as_by_hand(vector, pole, pushes(count), mode)
@@ -157,7 +158,7 @@ def vector_of(model):
 @pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.DISABLED])
 @pytest.mark.parametrize("count", [1, 2, 5])
 @pytest.mark.parametrize("source", [pole, swing])
-@pytest.mark.cases(check=4)
+@pytest.mark.cases(check=4, test=4)
 def test_training_is_that_of_single_copies(mode, count, source):
     ours = HSA2C("MlpPolicy", partial(several, count, mode, source), **SMALL).learn(500)
     theirs = HSA2C("MlpPolicy", source, envs_per_thread=count, **SMALL).learn(500)
@@ -179,6 +180,7 @@ def test_training_is_that_of_single_copies(mode, count, source):
     ],
     ids=["sync", "its own", "wrapped"],
 )
+@pytest.mark.cases(test=4)
 def test_as_a_user_has_it(make, threads, tmp_path):
     model = HSA2C("MlpPolicy", make, threads=threads, **SMALL)
     assert model.settings.envs_per_thread == 3
@@ -218,6 +220,7 @@ def test_every_copy_plays_as_many_episodes(mode, episodes):
 
 @pytest.mark.parametrize("threads", [1, pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("mode", MODES)
+@pytest.mark.cases(test=3)
 def test_modules_of_ones_own(mode, threads):
     torch.manual_seed(0)
     model = HSA2C(Mine(), partial(several, 3, mode), threads=threads, seed=0)

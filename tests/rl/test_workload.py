@@ -137,7 +137,7 @@ def test_refusals_of_nodes():
         learn_on_nodes(model, 1000, nodes=0)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_learning_on_two_processes(tmp_path):
     model = HSA2C("MlpPolicy", "CartPole-v1", seed=0)
     before, seen = model.evaluate(10, seed=0), []

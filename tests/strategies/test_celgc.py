@@ -65,8 +65,8 @@ def test_nodes_drift_no_further_than_twice_gamma_times_period(period):
 
 
 @pytest.mark.cases(test=1)
-@pytest.mark.slow
 @pytest.mark.parametrize(("H", "celgc_above"), [(4.0, 1.0), (8.0, 1.0)])
+@pytest.mark.thorough
 def test_quartics_episode_converges_where_celgc_stalls(H, celgc_above):
     lr = partial(torch.optim.SGD, lr=0.01)
     losses = {}
@@ -216,7 +216,7 @@ def warnings_of(caplog, strategy, *, nodes=1, steps=103, engine="events"):
 
 @pytest.mark.parametrize("nodes", [1, 2, 5])
 @pytest.mark.parametrize("sentence", NEVER)
-@pytest.mark.cases(check=7, test=7)
+@pytest.mark.cases(check=2, test=7)
 def test_a_threshold_that_nothing_reaches_is_told_of_once(caplog, sentence, nodes):
     trace, told = warnings_of(caplog, NEVER[sentence], nodes=nodes, steps=103 * nodes)
     assert [line.startswith(sentence) for line in told] == [True]
@@ -225,6 +225,7 @@ def test_a_threshold_that_nothing_reaches_is_told_of_once(caplog, sentence, node
 
 @pytest.mark.parametrize("engine", ["events", "stacked"])
 @pytest.mark.parametrize("nodes", [1, 2, 5])
+@pytest.mark.cases(check=2)
 def test_neither_a_short_run_nor_one_clip_is_worth_a_word(caplog, nodes, engine):
     assert warnings_of(caplog, fs.CELGC(period=4, gamma=1e6), nodes=nodes, steps=99, engine=engine)[1] == []
     trace, told = warnings_of(caplog, fs.CELGC(period=4, gamma=0.3), nodes=nodes, engine=engine)
@@ -232,6 +233,7 @@ def test_neither_a_short_run_nor_one_clip_is_worth_a_word(caplog, nodes, engine)
     assert 0 < trace.nodes[0].counts["clipped"] < 103
 
 
+@pytest.mark.slow
 def test_the_longest_step_is_named_and_both_engines_name_the_same(caplog):
     for strategy in (fs.CELGC(period=4, gamma=1e6), fs.DataParallel(clip=fs.clips.ClipNorm(max_norm=1e3))):
         runs = [warnings_of(caplog, strategy, nodes=3, engine=engine) for engine in ("events", "stacked")]

@@ -43,6 +43,7 @@ def gradients(size):
     ("period", "pushes_per_update", "rate"),
     [(1, 1, 1.0), (4, 1, 1.0), (7, 1, 0.5), (1, 2, 1.0), (3, 2, 0.5), (29, 1, 1.0)],
 )
+@pytest.mark.cases(test=8)
 def test_a_server_and_workers_of_known_speeds(workers, period, pushes_per_update, rate):
     speeds = SPEEDS[:workers]
     strategy = fs.DPSGD(period=period, pushes_per_update=pushes_per_update, server_lr=rate, server_trains=False)
@@ -182,7 +183,7 @@ def test_every_step_enters_once(threads, size, max_steps_in_flight, hardware):
     ids=repr,
 )
 @pytest.mark.parametrize("server_trains", [True, False])
-@pytest.mark.cases(check=6)
+@pytest.mark.cases(check=5, test=5)
 def test_nor_do_folds_gates_or_codecs_lose_one(strategy, server_trains):
     strategy = fs.DPSGD(**{**vars(strategy), "server_lr": 1.0, "server_trains": server_trains})
     trace = fs.simulate(strategy, Count(), nodes=4, steps=31, optimizer=ONE, **UNEVEN)
@@ -223,7 +224,7 @@ class ApartInThreads(Apart):
         super().descend(x, rng, steps, rate)
 
 
-@pytest.mark.cases(test=2)
+@pytest.mark.cases(test=1)
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "on"), [(Apart, "threads"), (Apart, "processes"), (ApartInThreads, "threads")])
 @pytest.mark.parametrize(("threads", "size"), [(2, 1), (2, 2), (3, 5)])
@@ -460,6 +461,7 @@ def test_a_second_loop_begins_with_everybody():
     "strategy", [fs.DPSGD(), fs.DPSGD(period=3, max_steps_in_flight=4), fs.DPSGD(pushes_per_update=2)], ids=repr
 )
 @pytest.mark.slow
+@pytest.mark.cases(test=1)
 def test_the_laws(strategy):
     check_strategy(strategy)
 

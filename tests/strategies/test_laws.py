@@ -38,7 +38,7 @@ FAST = ("exact",)
     "average", [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in AVERAGES]
 )
 @pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.cases(check=4, test=21)
+@pytest.mark.cases(check=4, test=9)
 def test_every_strategy_with_every_average(strategy, average):
     made = STRATEGIES[strategy](AVERAGES[average])
     check_strategy(made)
@@ -47,7 +47,7 @@ def test_every_strategy_with_every_average(strategy, average):
 
 @pytest.mark.parametrize("average", ["exact", "raw", "complete"])
 @pytest.mark.parametrize("size", [1, 2, pytest.param(5, marks=pytest.mark.slow)])
-@pytest.mark.cases(check=2, test=3)
+@pytest.mark.cases(check=1, test=1)
 def test_episode_plus_with_everybody_at_work(size, average):
     # With some standing by, stored gradients are of different rounds, and equal data is not plain SGD any more.
     for made in (

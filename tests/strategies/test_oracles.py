@@ -85,7 +85,7 @@ def test_episode(size, period, gamma, published):
 @pytest.mark.parametrize("gamma", [GAMMA, None])
 @pytest.mark.parametrize("period", [1, 7])
 @pytest.mark.parametrize("published", [False, True])
-@pytest.mark.cases(check=12)
+@pytest.mark.cases(check=12, test=16)
 def test_episode_plus(size, sampled, period, gamma, published):
     strategy = fs.EpisodePlus(period=period, gamma=gamma, sampled=sampled, published=published)
     samples = [strategy.sample(round, size) for round in range(STEPS)]

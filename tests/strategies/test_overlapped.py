@@ -53,7 +53,7 @@ def check(strategy, size, steps, expected):
 @pytest.mark.parametrize("steps", [1, 13, 28])
 @pytest.mark.parametrize("k", [1, 2, 3, 7])
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.cases(check=12)
+@pytest.mark.cases(check=12, test=12)
 def test_hpsgd(size, k, steps):
     for outer_lr in (1.0, 0.6):
         expected = oracles.hpsgd(np.zeros(DIM), gradients_of(size), steps, ETA, k, outer_lr)
@@ -63,7 +63,7 @@ def test_hpsgd(size, k, steps):
 @pytest.mark.parametrize("steps", [1, 13, 28])
 @pytest.mark.parametrize("k", [1, 2, 3, 7])
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.cases(check=12)
+@pytest.mark.cases(check=12, test=12)
 def test_hpsgd_whose_replicas_keep_most_of_their_lead(size, k, steps):
     for outer_lr, pull in ((1.0, 0.25), (0.6, 0.25), (1.0, 0.7), (0.6, 1.0)):
         expected = oracles.hpsgd_pulled(np.zeros(DIM), gradients_of(size), steps, ETA, k, outer_lr, pull)
@@ -98,7 +98,7 @@ def test_cocod_and_overlap_local_sgd(size, period, steps):
 @pytest.mark.parametrize("steps", [1, 13, 28])
 @pytest.mark.parametrize("period", [1, 2, 7])
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.cases(check=9)
+@pytest.mark.cases(check=9, test=12)
 def test_diloco_and_eager_diloco(size, period, steps):
     for ours, oracle in (
         (fs.DiLoCo, oracles.diloco),
@@ -113,7 +113,7 @@ def test_diloco_and_eager_diloco(size, period, steps):
 @pytest.mark.parametrize("steps", [1, 13, 31])
 @pytest.mark.parametrize(("fragments", "delay"), [(1, 0), (2, 0), (2, 3), (3, 1), (4, 5)])
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.cases(check=15)
+@pytest.mark.cases(check=15, test=15)
 def test_streaming_diloco(size, fragments, delay, steps):
     cuts = [DIM * p // fragments for p in range(fragments + 1)]
     for alpha, lr, momentum in ((0.0, 0.4, 0.0), (0.5, 0.4, 0.9), (None, 1.0, None)):
@@ -222,6 +222,7 @@ TEXT = CharLSTM(batch=4, length=16, embedding=16, hidden=32, validation_windows=
 
 @pytest.mark.parametrize("kind", [fs.DiLoCo, fs.EagerDiLoCo, fs.StreamingDiLoCo])
 @pytest.mark.slow
+@pytest.mark.cases(test=1)
 def test_a_short_run_with_no_argument_but_the_period_ends_below_one_node_alone(kind):
     run = {"steps": 150, "optimizer": decaying_adamw, "seed": SEED, "record_every": 150}
     alone = fs.simulate(fs.DataParallel(), TEXT, nodes=1, **run).loss
@@ -303,7 +304,7 @@ class Counter(nn.Module):
 @pytest.mark.parametrize("stop", [5, *(pytest.param(stop, marks=pytest.mark.slow) for stop in (1, 11))])
 @pytest.mark.parametrize("k", [1, 2, 3, 7])
 @pytest.mark.parametrize("name", EXACT)
-@pytest.mark.cases(check=6, test=16)
+@pytest.mark.cases(check=6, test=6)
 def test_with_a_checkpoint_in_the_middle_too(name, k, stop, tmp_path):
     def loop(stop_at):
         def body():
@@ -354,7 +355,7 @@ def data(rank):
 
 
 @pytest.mark.parametrize("name", FAMILY | VARIANTS)
-@pytest.mark.cases(check=2, test=5)
+@pytest.mark.cases(check=2, test=2)
 def test_resuming_equals_no_interruption_bit_for_bit(name, tmp_path):
     def loop(folder, stop_at=None):
         def body():
@@ -399,13 +400,13 @@ def with_average(name, average):
 
 
 @pytest.mark.parametrize("name", FAMILY)
-@pytest.mark.cases(check=1)
+@pytest.mark.cases(check=1, test=3)
 def test_the_laws(name):
     check_strategy(FAMILY[name], is_sgd=name == "CoCoD")
     check_synchronous(FAMILY[name], nodes=(2, 5))
 
 
-@pytest.mark.cases(test=14)
+@pytest.mark.cases(test=6)
 @pytest.mark.slow
 @pytest.mark.parametrize("average", AVERAGES)
 @pytest.mark.parametrize("name", FAMILY)
@@ -508,6 +509,7 @@ def test_a_merge_that_does_not_swing_is_not_told():
 
 @pytest.mark.parametrize("k", [1, 4, 16, 64])
 @pytest.mark.cases(check=3)
+@pytest.mark.slow
 def test_by_default_nothing_swings_for_long(k):
     """From W, long periods on a stiff problem swing on and on; a replica that keeps its lead is there at once."""
 

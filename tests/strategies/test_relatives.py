@@ -157,7 +157,7 @@ SYNCHRONOUS = {
 
 
 @pytest.mark.parametrize("name", SYNCHRONOUS)
-@pytest.mark.cases(check=1)
+@pytest.mark.cases(check=1, test=2)
 def test_the_laws(name):
     check_strategy(SYNCHRONOUS[name])
     check_synchronous(SYNCHRONOUS[name], nodes=(2, 6))
@@ -242,7 +242,7 @@ def mixed(codec, topology=fs.topologies.Ring(), period=2):
 @SLOPES_DIFFER
 @pytest.mark.parametrize("codec", OF_MODELS, ids=repr)
 @pytest.mark.parametrize("kind", [fs.Gossip, partial(fs.Gossip, overlap=True), fs.ADPSGD, SUMMING_NOLOCO, mixed])
-@pytest.mark.cases(check=8, test=10)
+@pytest.mark.cases(check=4, test=4)
 def test_every_gradient_enters_once_whatever_the_codec_does(kind, codec):
     assert_every_gradient_entered_once(run(kind(codec=codec), 5, Slope()), 5)
 
@@ -332,6 +332,7 @@ def test_the_worse_the_codec_the_smaller_the_step_that_is_safe():
     ids=repr,
 )
 @pytest.mark.slow
+@pytest.mark.cases(test=1)
 def test_choco_agrees_however_coarse_the_codec(codec, topology, size):
     """Nodes that are pulled apart and then left alone come together again, where plain gossip stalls."""
 
@@ -451,7 +452,7 @@ def test_threads_agree_with_the_simulator(name):
     assert_agree(name, partial(fs.launch, on="threads"))
 
 
-@pytest.mark.cases(test=3)
+@pytest.mark.cases(test=2)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PLACES)
 def test_processes_agree_with_the_simulator(name):
@@ -574,7 +575,7 @@ RESUMED = {
 
 
 @pytest.mark.parametrize("name", RESUMED)
-@pytest.mark.cases(check=2, test=4)
+@pytest.mark.cases(check=1, test=4)
 def test_resuming_equals_no_interruption_bit_for_bit(name, tmp_path):
     def loop(folder, stop_at=None):
         def body():

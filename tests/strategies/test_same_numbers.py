@@ -260,7 +260,7 @@ def hold(name, found, digits, *, but=()):
 
 
 @pytest.mark.parametrize("name", RUNS)
-@pytest.mark.cases(check=24)
+@pytest.mark.cases(check=12, test=50)
 def test_the_numbers_are_those_that_were_recorded(name):
     hold(name, RUNS[name](), 10)
 

@@ -23,7 +23,7 @@ def test_every_one_sided_strategy_is_tried():
 
 @pytest.mark.parametrize("number", range(0, 400, 80))
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.cases(check=5)
+@pytest.mark.cases(check=5, test=10)
 def test_it_comes_to_its_end(kind, number):
     for schedule in (drawn(number + further, kind) for further in range(2)):
         assert not schedule.complaint(), schedule

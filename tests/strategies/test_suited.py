@@ -96,7 +96,7 @@ def losses(name, codec, nodes):
 
 @pytest.mark.parametrize("nodes", [1, 2, pytest.param(5, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", EVERYTHING)
-@pytest.mark.cases(check=6, test=19)
+@pytest.mark.cases(check=6, test=8)
 def test_what_is_taken_learns_as_much_as_without_a_codec(name, nodes):
     # All codecs of one in one test: they are compared with the same runs, which are made once.
     start, exact = losses(name, CODECS["Raw"], nodes)

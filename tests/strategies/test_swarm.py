@@ -217,6 +217,7 @@ def test_every_gradient_enters_once_whatever_the_codec_does(size, codec):
 @pytest.mark.slow
 @pytest.mark.parametrize("on", ["threads", "processes"])
 @pytest.mark.parametrize("codec", [fs.codecs.Raw(), fs.codecs.Modular(bits=8)], ids=repr)
+@pytest.mark.cases(test=1)
 def test_nothing_is_lost_on_real_nodes_either(codec, on):
     strategy = fs.Swarm(period=2, codec=codec)
     # Steps of next to nothing: a call is longer than dozens of them.
@@ -236,6 +237,7 @@ def test_nothing_is_lost_on_real_nodes_either(codec, on):
     ids=repr,
 )
 @pytest.mark.slow
+@pytest.mark.cases(test=2)
 def test_the_laws(strategy):
     check_strategy(strategy)
 

@@ -152,6 +152,7 @@ def test_shards_share_text_and_parameters():
     assert shard._module is not whole._module
 
 
+@pytest.mark.slow
 def test_a_few_steps_lower_the_loss():
     whole = CharLSTM(batch=8, length=16, hidden=32, validation_windows=32)
     x, rng = whole.start(), np.random.default_rng(0)

@@ -2,6 +2,8 @@
 
 import threading
 
+import pytest
+
 import flockstep as fs
 from flockstep.workloads.convex import Quadratics
 
@@ -18,5 +20,6 @@ class Meeting:
         assert where != threading.get_ident()
 
 
+@pytest.mark.slow
 def test_the_node_goes_on_meanwhile():
     fs.launch(Meeting(), Quadratics(), nodes=2, steps=1, on="threads")

@@ -384,7 +384,7 @@ def is_free(world):
     return True
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_three_tasks_of_a_slurm_step(run, told):
     job = free_job()
     step = {"SLURM_JOB_ID": job, "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "3", "SLURM_NTASKS": "3"}

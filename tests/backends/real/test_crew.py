@@ -162,7 +162,7 @@ def test_a_crew_of_one_is_the_plain_worker(kind, optimizer, make):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.cases(check=1)
+@pytest.mark.cases(check=1, test=2)
 def test_a_crew_of_one_on_sparse_rows_is_the_plain_descent(kind, dtype):
     workload = SparseLogistic(data=DATA, batch=2, dtype=dtype)
     x, plain = workload.start(), workload.start()

@@ -46,7 +46,7 @@ def calm(tmp_path_factory):
     return losses
 
 
-@pytest.mark.cases(test=3)
+@pytest.mark.cases(test=1)
 @pytest.mark.parametrize(("size", "phase", "killed", "round", "strategy"), CASES)
 def test_a_node_that_dies_in_any_part_of_a_round_and_comes_back(tmp_path, calm, size, phase, killed, round, strategy):
     flock = Run(tmp_path, size, strategy, fs.Elastic(min_nodes=1), dies={killed: (phase, round)})

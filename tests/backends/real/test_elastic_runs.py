@@ -52,7 +52,7 @@ def test_the_others_go_on_without_one_that_is_killed(run, killed):
     assert all(end["views"] == [[rest, [], [killed]]] for end in ends.values())
 
 
-@pytest.mark.cases(test=5)
+@pytest.mark.cases(test=2)
 @pytest.mark.parametrize("strategy", [*MEANS, *OVERLAPPED])
 @pytest.mark.parametrize("killed", [0, 1])
 def test_one_that_is_started_again_takes_over_the_others_state(run, strategy, killed):
@@ -186,6 +186,7 @@ def test_everything_goes_over_mutual_tls_as_soon_as_there_are_keys(run, tmp_path
     assert alike(flock.end(begins + 20))
 
 
+@pytest.mark.thorough
 def test_who_comes_when_the_run_is_over_is_told_so(run):
     flock = run(2)
     flock.step(10)
@@ -217,6 +218,7 @@ def test_of_two_one_waits_until_the_other_is_back(run, killed):
 
 
 @pytest.mark.parametrize("average", ["Coded", "Compensated"])
+@pytest.mark.thorough
 def test_averages_in_few_bits_are_cut_anew(run, average):
     flock = run(3, average, elastic=True)
     flock.step(10)

@@ -56,6 +56,7 @@ def test_a_node_that_dies_is_named(how, fate):
         fs.launch(Fall(how), PROBLEM, nodes=3, steps=10)
 
 
+@pytest.mark.thorough
 def test_a_script_without_a_guard_is_told_what_to_do(tmp_path):
     script = tmp_path / "unguarded.py"
     script.write_text(

@@ -56,6 +56,7 @@ def test_threads_have_done_what_they_did(strategy, nodes, steps):
     [(fs.DPSGD(), 1), (CREW, 2), (fs.Swarm(period=2), 3)],
     ids=str,
 )
+@pytest.mark.cases(test=1)
 def test_so_have_processes(strategy, nodes):
     check(stopped_at_the_second_row(strategy, nodes=nodes, steps=fs.Budget(steps=ENDLESS), on="processes"), nodes)
 

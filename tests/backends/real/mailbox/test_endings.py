@@ -192,6 +192,7 @@ def test_with_a_handler_that_never_returns(behind, monkeypatch, caplog):
     assert ends(asker)
 
 
+@pytest.mark.slow
 def test_nobody_waits_longer_for_a_turn_than_for_an_answer(houses):
     house, began, go = houses(1, seconds=2.0), threading.Event(), threading.Event()
 
@@ -251,6 +252,7 @@ def test_when_there_are_no_more_threads_it_listens_on(houses, monkeypatch):
     assert speak(address_of(house), request(b"\1", kind=4)).status == 200
 
 
+@pytest.mark.slow
 def test_hundreds_of_silent_connections_do_not_keep_others_out(houses):
     house = houses(1)
     silent = [connect(address_of(house)) for _ in range(300)]

@@ -109,6 +109,7 @@ def test_phantoms_are_nobodys_peers_and_few():
     assert members.alive() == (1, 2, 50000)
 
 
+@pytest.mark.slow
 def test_a_newcomer_that_others_tell_of_is_met(houses):
     """By a knock at its door; one that was made up is looked for once, and forgotten."""
     founder, newcomer = houses(0, 2, seconds=3.0), houses(7, 2, seconds=3.0)

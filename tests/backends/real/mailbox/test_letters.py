@@ -68,6 +68,7 @@ def test_a_sender_waits_until_the_receiver_takes_and_nothing_is_lost_or_turned_r
     sending.result(SECONDS)
 
 
+@pytest.mark.slow
 def test_who_does_not_take_letters_is_named_and_keeps_no_more_than_the_bound(pair):
     first, second = pair(5.0)
     with pytest.raises(LostPeer, match=r"node 0 lost node 1 in send: it has taken no letter in 5 s, and 4 letters"):
@@ -105,6 +106,7 @@ def test_so_may_two_with_letters_longer_than_the_bound(pair, aside):
         assert each.result(SECONDS) == list(range(LEAST_LETTERS))
 
 
+@pytest.mark.slow
 def test_empty_letters_are_bounded_too(pair):
     first, second = pair(5.0)
     with pytest.raises(LostPeer, match="it has taken no letter"):

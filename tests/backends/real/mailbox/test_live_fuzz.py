@@ -315,7 +315,7 @@ def ask_normally(victim, folder):
             house.close()
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_two_thousand_times(victim, folder):
     ask_normally(victim, folder)
     found = attack(victim, folder, range(WARM_UP))

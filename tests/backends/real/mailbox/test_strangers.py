@@ -47,6 +47,7 @@ def flood(house, count=MANY):
     return sockets, kept
 
 
+@pytest.mark.slow
 def test_few_are_let_in_at_once_and_nodes_keep_theirs(pair):
     first, second = pair
     message = Message(torch.zeros(3, dtype=torch.uint8), "raw", (3,), torch.uint8)
@@ -63,6 +64,7 @@ def test_few_are_let_in_at_once_and_nodes_keep_theirs(pair):
     assert max(held) <= FEW + 3
 
 
+@pytest.mark.slow
 def test_a_node_that_connects_anew_gets_in_among_them(pair):
     first, second = pair
     sockets, kept = flood(second)
@@ -97,6 +99,7 @@ def test_those_who_ask_about_a_house_without_a_word_of_the_run_are_strangers(hou
         assert attended(house) <= FEW + 2
 
 
+@pytest.mark.slow
 def test_a_node_is_no_stranger_from_its_first_message_on(houses):
     house = houses(1)
     with connect(house.box.members.me.address) as known:
@@ -108,6 +111,7 @@ def test_a_node_is_no_stranger_from_its_first_message_on(houses):
             assert read_response(known).status == 200
 
 
+@pytest.mark.slow
 def test_a_message_of_another_run_makes_nobody_known(houses):
     house = houses(1)
     with connect(house.box.members.me.address) as other:
@@ -118,6 +122,7 @@ def test_a_message_of_another_run_makes_nobody_known(houses):
             assert other.recv(1) == b""
 
 
+@pytest.mark.slow
 def test_one_that_shakes_hands_without_a_certificate_stays_one(tmp_path, houses):
     create(tmp_path, 2)
     house = houses(1, keys=Keys.find(tmp_path, 1))

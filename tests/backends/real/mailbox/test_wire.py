@@ -79,6 +79,7 @@ shapes = st.lists(st.integers(0, 2**10), max_size=4).map(tuple)
     dtype=st.sampled_from(DTYPES),
     count=st.integers(0, 100),
 )
+@pytest.mark.slow
 def test_any_frame_there_and_back(kind, run, sender, incarnation, topic, codec, shape, dtype, count):
     letter = message(count, codec, shape, dtype)
     frame = Frame.of(kind, run, sender, incarnation, topic, letter)
