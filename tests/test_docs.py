@@ -94,6 +94,7 @@ def referred():
     return {name for page in pages for name in re.findall(r"^::: (\S+)", page.read_text(), re.MULTILINE)}
 
 
+@pytest.mark.slow
 def test_the_page_of_the_command_line_has_every_command():
     pytest.importorskip("mkdocs")
     spec = importlib.util.spec_from_file_location("site_hooks", DOCS / "site" / "hooks.py")

@@ -241,6 +241,7 @@ def test_a_model_on_a_gpu():
     assert tail_index(torch.randn(1000, device="cuda")).count == 1000
 
 
+@pytest.mark.slow
 def test_from_a_model_to_a_verdict():
     model = nn.Linear(20, 1)
     rng = np.random.default_rng(0)

@@ -104,6 +104,7 @@ def test_a_run_that_logged_nothing_says_so(silent):
     assert silent.time_to(0.0) is None
 
 
+@pytest.mark.slow
 def test_a_run_that_logged_nothing_is_written_all_the_same(silent, tmp_path):
     pytest.importorskip("pandas", reason="needs pip install 'flockstep[frame]'")
     assert list(silent.to_frame().columns) == ["seconds", "step", "loss", "bytes", "spread"]

@@ -150,6 +150,7 @@ def test_show_seconds(time: float, text: str) -> None:
 
 @settings(deadline=None)
 @given(st.floats(1e-6, 1e14))
+@pytest.mark.slow
 def test_people_are_not_shown_exponents(value: float) -> None:
     assert "e" not in show_bytes(value) or value < 1
     assert "e" not in show_seconds(value)

@@ -228,6 +228,7 @@ def test_nothing_is_tested_with_keys_that_do_not_work(tmp_path):
 # Another machine, and all is well
 
 
+@pytest.mark.slow
 def test_all_is_well_without_keys():
     with office() as peer:
         told = examine(peer.address)
@@ -237,6 +238,7 @@ def test_all_is_well_without_keys():
     assert re.search(r"bit/s there, .*bit/s back", told.there["bandwidth"][1])
 
 
+@pytest.mark.slow
 def test_all_is_well_with_keys(run):
     with office(2, Keys.find(run, 2)) as peer:
         told = examine(peer.address, "--keys", run, "--rank", 1)
@@ -277,6 +279,7 @@ def test_without_keys_for_others_only_when_told_and_with_a_warning():
     assert "--keys DIR" in fix
 
 
+@pytest.mark.slow
 def test_the_newer_kind_of_address():
     try:
         peer = ProbeServer(0, LIMITS, ListenOn("::1"))
@@ -346,6 +349,7 @@ def test_keys_there_only(run):
     told.fails("keys", f"node 1 at {peer.address} has keys, and this side has none", "--keys DIR --rank R")
 
 
+@pytest.mark.slow
 def test_keys_of_another_authority(run, tmp_path):
     keys.create(tmp_path / "foreign", 3)
     with office(1, Keys.find(tmp_path / "foreign", 1)) as peer:
@@ -422,6 +426,7 @@ def something_else(handler):
 @pytest.mark.parametrize("secured", [False, True], ids=["plain", "keys"])
 @pytest.mark.parametrize("handler", [Garbage, Web, Liar, Deep])
 @pytest.mark.cases(test=3)
+@pytest.mark.slow
 def test_no_mailbox_at_all(run, handler, secured, monkeypatch):
     # Some hang up in the middle of it, which is not what this is about.
     monkeypatch.setattr(socketserver.BaseServer, "handle_error", lambda *_: None)
@@ -459,7 +464,7 @@ def test_another_protocol_ends_it(monkeypatch):
 
 
 @pytest.mark.parametrize(("ahead", "words"), [(100, "1 min 40 s ahead of ours"), (-100, "behind ours")])
-@pytest.mark.cases(check=1)
+@pytest.mark.slow
 def test_a_clock_that_is_off_is_a_warning(monkeypatch, ahead, words):
     class Clock:
         time = staticmethod(lambda: datetime.now(UTC).timestamp() + ahead)
@@ -490,6 +495,7 @@ def test_it_ends_in_the_middle(monkeypatch, error):
         )
 
 
+@pytest.mark.slow
 def test_it_cannot_reach_us(monkeypatch):
     monkeypatch.setattr("flockstep.backends.real.doctor.probe_server.ask_identity", refuse)
     with office() as peer:
@@ -502,6 +508,7 @@ def refuse(*_):
     raise OSError("no route to host")
 
 
+@pytest.mark.slow
 def test_an_address_this_machine_has_not(run):
     with office(1, Keys.find(run, 1)) as peer:
         told = examine(peer.address, "--keys", run, "--host", "203.0.113.77")

@@ -84,6 +84,7 @@ def test_from_texts_to_topics_and_back(corpus, tmp_path, objective, jobs):
     assert shares[2] == pytest.approx([0.5, 0.5], abs=0.1)
 
 
+@pytest.mark.slow
 def test_one_seed_one_outcome(corpus, tmp_path):
     tables = []
     for seed in (1, 1, 2):

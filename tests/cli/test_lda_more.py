@@ -87,6 +87,7 @@ def test_in_several_sittings(table, tmp_path):
     assert "there is no topic model in" in fit(table, tmp_path / "nothing", "--resume").stderr
 
 
+@pytest.mark.slow
 def test_how_many_topics(table, tmp_path):
     out = tmp_path / "scan"
     result = invoke("scan", table, "--column", "body", "--topics", "2,3,20", "--passes", 3, "--out", out)

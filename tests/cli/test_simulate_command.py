@@ -17,6 +17,7 @@ def simulate(tmp_path):
     return run
 
 
+@pytest.mark.slow
 def test_two_strategies_side_by_side(simulate, tmp_path):
     result = simulate("DataParallel", "CELGC(period=4, gamma=0.001)", *SMALL, "--spread", "0.2")
     assert result.exit_code == 0, result.output
@@ -39,7 +40,7 @@ def test_two_strategies_side_by_side(simulate, tmp_path):
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adamw"])
-@pytest.mark.cases(check=1)
+@pytest.mark.slow
 def test_every_optimizer(simulate, optimizer):
     assert simulate("LocalSGD(period=2)", *SMALL, "--optimizer", optimizer).exit_code == 0
 
@@ -85,6 +86,7 @@ def test_what_stands_still_for_a_while_costs_that_while_and_no_number(simulate, 
     assert float(plain[-1]["seconds"]) == pytest.approx(float(lossy[-1]["seconds"]))
 
 
+@pytest.mark.slow
 def test_a_lost_node_still_shows_what_there_was(simulate, tmp_path):
     result = simulate("DataParallel", "LocalSGD(period=8)", *SMALL, "--crash", "2@200ms")
     assert result.exit_code == 1
@@ -94,6 +96,7 @@ def test_a_lost_node_still_shows_what_there_was(simulate, tmp_path):
     assert "Traceback" not in result.output
 
 
+@pytest.mark.slow
 def test_a_run_that_diverges_says_when(simulate):
     result = simulate("LocalSGD(period=8)", *SMALL, "--lr", "1e30")
     assert result.exit_code == 1

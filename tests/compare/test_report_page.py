@@ -155,6 +155,7 @@ def test_equal_results_give_equal_files(tmp_path):
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "other" / name).read_bytes()
 
 
+@pytest.mark.slow
 def test_the_picture_shows_every_strategy_in_its_color_whatever_it_is_called(tmp_path):
     path = draw(evil(comparison(3, 3, 2)), 2.0, tmp_path / "report.png")
     seen = (imread(path)[..., :3] * 255).round()

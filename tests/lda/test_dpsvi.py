@@ -40,6 +40,7 @@ def table(workload, x):
 
 
 @pytest.mark.parametrize("objective", ["vb", "map", "cvb0"])
+@pytest.mark.slow
 def test_one_node_is_the_plain_trainer(corpus, objective):
     workload = TopicDocuments(corpus, model=model(objective=objective), seed=3)
     trace = fs.simulate(DPSVI(), workload, nodes=1, steps=19, seed=4)
@@ -235,6 +236,7 @@ def test_a_worker_that_dies_costs_its_last_batches_only():
     assert learned.max() == 1
 
 
+@pytest.mark.slow
 def test_a_worker_that_comes_back_gets_the_whole_table():
     crash = fs.faults.Crash(node=2, at="0.65 s", back_after="0.15 s")
     trace = fs.simulate(
@@ -255,6 +257,7 @@ def test_a_worker_that_comes_back_gets_the_whole_table():
     assert back[:2].max() == 1
 
 
+@pytest.mark.slow
 def test_a_server_that_comes_back_takes_the_table_of_a_worker():
     crash = fs.faults.Crash(node=0, at="0.65 s", back_after="0.15 s")
     trace = fs.simulate(
@@ -284,6 +287,7 @@ def test_without_a_server_workers_lose_patience():
 # Topics ---------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_counts_stay_positive_however_late_a_push_comes(corpus):
     workload = TopicDocuments(corpus, model=model(learning_decay=0.51, learning_offset=1.0), seed=3)
     slow = {"network": fs.Network(latency="5 s", bandwidth="1 Mbit/s"), "compute": fs.Compute(step="1 ms")}

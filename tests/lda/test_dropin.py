@@ -100,6 +100,7 @@ def test_batch_is_the_same_on_any_number_of_threads(corpus, jobs):
     assert (several.n_iter_, several.n_batch_iter_, several.batch_size_) == (10, 11, corpus.shape[0])
 
 
+@pytest.mark.slow
 def test_few_documents_a_few_times_tell_topics_apart_as_often_as_there():
     """Their test of partial_fit has one seed, with which theirs does; of these twenty neither always does."""
     truth = {(0, 1, 2), (3, 4, 5), (6, 7, 8)}

@@ -194,6 +194,7 @@ def test_topics_come_by_size_and_labels_lie_apart(made):
 
 
 @NODE
+@pytest.mark.slow
 def test_labels_of_many_topics_lie_apart(tmp_path):
     rng = np.random.default_rng(0)
     model = LDA(150, max_iter=1, random_state=0).fit(rng.poisson(0.2, (300, 200)))

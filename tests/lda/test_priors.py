@@ -84,6 +84,7 @@ def test_it_looks_at_the_latest_documents_and_at_none_before_it_is_time():
 
 
 @pytest.mark.parametrize("n_jobs", [1, 2])
+@pytest.mark.slow
 def test_it_comes_to_that_of_the_documents(n_jobs):
     corpus, beta = made(documents=2000)
     model = LDA(4, random_state=0, batch_size=100, max_iter=20, n_jobs=n_jobs).fit(corpus)
@@ -101,7 +102,7 @@ def test_one_for_each_topic_may_be_given_and_stays():
 
 
 @pytest.mark.parametrize(("share", "length"), [(0.02, 3), (0.02, 40), (3.0, 4), (3.0, 40)])
-@pytest.mark.cases(check=1)
+@pytest.mark.slow
 def test_it_stays_within_what_documents_can_stand_up_to(share, length):
     """Of documents that are about one topic, or about everything, or that rough topics make look so."""
     rng = np.random.default_rng(0)

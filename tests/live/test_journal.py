@@ -102,6 +102,7 @@ def test_what_is_written_is_no_longer_in_memory(tmp_path):
         journal.close()
 
 
+@pytest.mark.slow
 def test_memory_is_bounded_where_nobody_writes(tmp_path, monkeypatch):
     monkeypatch.setattr(journals, "BEAT", 3600.0)
     journal = open_journal(tmp_path, rank=0, size=1, strategy="S")

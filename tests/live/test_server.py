@@ -125,6 +125,7 @@ def test_nobody_looks_so_nobody_is_waited_for(server):
     server.let_pages_see_the_end()
 
 
+@pytest.mark.slow
 def test_a_page_that_asked_just_now_may_ask_once_more(server):
     get(server, "/state.json")
     ended = threading.Event()

@@ -88,6 +88,7 @@ def test_resuming_on_processes_bit_for_bit(tmp_path):
         assert_same(whole[rank][0], again[rank][0])
 
 
+@pytest.mark.slow
 def test_without_a_checkpoint_training_starts_anew(tmp_path):
     fresh = fs.simulate(loop(STRATEGIES["LocalSGD"], tmp_path / "nothing here yet"), nodes=2).results
     assert_same(fresh[0][0], plain_end(STRATEGIES["LocalSGD"], tmp_path, nodes=2)[0][0])
@@ -120,12 +121,14 @@ def test_half_a_file_does_not_bear_the_name_of_a_whole_one(tmp_path, monkeypatch
     assert list(tmp_path.rglob("*.safetensors")) == []
 
 
+@pytest.mark.slow
 def test_only_the_newest_two_are_kept(tmp_path):
     fs.simulate(loop(STRATEGIES["LocalSGD"], tmp_path), nodes=2)
     assert complete(tmp_path) == [12, 15]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000012", "step-00000015"]
 
 
+@pytest.mark.slow
 def test_one_that_another_node_forgets_while_it_is_looked_at_is_passed_over(tmp_path, monkeypatch):
     from flockstep.backends.loop import checkpoint
 
@@ -193,7 +196,7 @@ def test_saving_by_hand_and_what_cannot_be_saved(tmp_path):
 
 
 @pytest.mark.parametrize("optimizer", ["SGD", "Adam", "RMSprop", "Adagrad", "NAdam"])
-@pytest.mark.cases(check=2)
+@pytest.mark.slow
 def test_every_optimizers_state_survives(optimizer, tmp_path):
     make = partial(getattr(torch.optim, optimizer), lr=0.01)
     options = {"make_optimizer": lambda model: make(model.parameters())}

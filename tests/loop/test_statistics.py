@@ -51,7 +51,8 @@ IN_FEW_BITS = [
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=repr)
-@pytest.mark.cases(check=2, test=6)
+@pytest.mark.cases(test=6)
+@pytest.mark.slow
 def test_a_variance_stays_between_what_it_was_and_what_is_seen(strategy):
     """It starts at 1, and inputs have one of 0.01: what is added late, twice or with momentum goes below that."""
     _stays(strategy, scale=0.1, rate=0.0)

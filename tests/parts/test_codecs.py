@@ -31,7 +31,8 @@ def there_and_back(codec: Codec, v: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("codec", CODECS, ids=repr)
-@pytest.mark.cases(check=1, test=2)
+@pytest.mark.cases(test=2)
+@pytest.mark.slow
 def test_every_codec_keeps_the_laws(codec: Codec) -> None:
     check_codec(codec)
 

@@ -95,7 +95,8 @@ def above_the_optimum(average, nodes):
 
 
 @pytest.mark.parametrize("nodes", [1, 2, pytest.param(5, marks=pytest.mark.slow)])
-@pytest.mark.cases(check=1, test=1)
+@pytest.mark.cases(test=1)
+@pytest.mark.slow
 def test_with_feedback_the_largest_few_lead_to_the_optimum_and_without_they_do_not(nodes):
     """What is late is late by a number of steps: how far off that leads goes with the learning rate, to nothing."""
     fast, slow = above_the_optimum(fs.averages.Compensated(codec=fs.codecs.TopK(fraction=0.2)), nodes)
@@ -134,7 +135,7 @@ def loop(folder, stop_at=None, strategy=FEW):
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 5])
-@pytest.mark.cases(check=1)
+@pytest.mark.slow
 def test_a_resumed_run_goes_on_with_its_residuals_bit_for_bit(nodes, tmp_path):
     whole = fs.simulate(loop(tmp_path / "whole"), nodes=nodes).results
     with pytest.raises(fs.NodeFailed, match="interrupted"):

@@ -255,7 +255,8 @@ def test_with_a_codec_they_end_within_its_error(kind, codec):
 @pytest.mark.parametrize("strategy", [fs.Swarm(), fs.ADPSGD()], ids=repr)
 @pytest.mark.parametrize("size", [2, 3, 4, 8])
 @pytest.mark.parametrize(("latency", "skew"), [("200 ms", None), ("1 ms", 0.0)], ids=["slow link", "in step"])
-@pytest.mark.cases(check=1, test=6)
+@pytest.mark.cases(test=6)
+@pytest.mark.slow
 def test_spread_is_bounded_where_calls_cross(strategy, size, latency, skew):
     """They once swapped models for ever, or drove each other apart without bound."""
     trace = fs.simulate(

@@ -46,7 +46,7 @@ def test_on_a_slow_link_it_is_said_once_per_node(
 
 
 @pytest.mark.parametrize("strategy", NOBODY_WAITS, ids=lambda strategy: type(strategy).__name__)
-@pytest.mark.cases(check=1)
+@pytest.mark.slow
 def test_on_a_fast_link_nothing_is_said(caplog: pytest.LogCaptureFixture, strategy: fs.Strategy) -> None:
     assert _said(caplog, strategy, "100 Mbit/s") == []
 

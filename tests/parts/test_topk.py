@@ -23,7 +23,8 @@ def changed(message, data):
 
 
 @pytest.mark.parametrize("fraction", [1e-9, 0.01, 0.5, 1.0])
-@pytest.mark.cases(check=1, test=2)
+@pytest.mark.cases(test=2)
+@pytest.mark.slow
 def test_the_laws_of_codecs(fraction):
     check_codec(fs.codecs.TopK(fraction=fraction))
 

@@ -41,7 +41,8 @@ MODELS = {
 
 @pytest.mark.parametrize("deterministic", [True, False])
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.cases(check=1, test=3)
+@pytest.mark.cases(test=3)
+@pytest.mark.slow
 def test_training_does_not_notice_evaluations(name, deterministic):
     alone, watched = MODELS[name](), MODELS[name]()
     looking = EvalCallback(eval_freq=1, n_eval_episodes=1, deterministic=deterministic, verbose=0)

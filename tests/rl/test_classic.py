@@ -31,7 +31,7 @@ def seen(kind, state, like):
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.cases(check=2)
+@pytest.mark.slow
 def test_every_step_is_gymnasiums(name):
     kind, env = KNOWN[name].kind, gymnasium.make(name)
     tolerance = 1e-12 if kind in EXACT else 1e-6

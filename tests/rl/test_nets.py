@@ -280,6 +280,7 @@ def engine_of(threads, *, seed=0, source=Sides, envs=2, **settings):
     return policy, TorchEngine(policy, partial(InProcess, source, envs), numbers, seed=seed)
 
 
+@pytest.mark.slow
 def test_one_worker_depends_on_the_seed_alone():
     found = []
     for seed in (0, 0, 1):
@@ -291,6 +292,7 @@ def test_one_worker_depends_on_the_seed_alone():
     assert not torch.equal(found[0], found[2])
 
 
+@pytest.mark.slow
 def test_trainings_go_on_where_the_last_one_was():
     policy, engine = engine_of(1)
     rates, threads = [], torch.get_num_threads()
@@ -357,6 +359,7 @@ def test_a_loss_that_is_no_number_is_told_and_not_written():
     assert torch.equal(vector(policy), before)
 
 
+@pytest.mark.slow
 def test_ctrl_c_leaves_the_last_update():
     policy, engine = engine_of(1)
     seen = []

@@ -27,6 +27,7 @@ def test_image_policies_give_logits_and_values(name, count):
     assert values.shape == (count,)
 
 
+@pytest.mark.slow
 def test_how_many_numbers_they_have():
     def numbers(name):
         return sum(p.numel() for p in POLICIES[name](SCREENS, CHOICES).parameters())

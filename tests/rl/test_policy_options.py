@@ -40,7 +40,7 @@ def is_orthogonal(layer, gain):
     [(nn.ReLU, torch.relu), (nn.ELU, nn.functional.elu), (nn.Tanh, torch.tanh)],
     ids=["ReLU", "ELU", "Tanh"],
 )
-@pytest.mark.cases(check=2)
+@pytest.mark.slow
 def test_an_activation_is_used_trained_and_kept_in_files(activation, function, env, tmp_path):
     model = model_with(env, activation_fn=activation)
     assert isinstance(model._ready(), CompiledEngine if activation is nn.Tanh else TorchEngine)
@@ -67,6 +67,7 @@ def test_the_name_of_an_activation_will_do():
     assert model_with(activation_fn="ReLU").policy.activation is nn.ReLU
 
 
+@pytest.mark.slow
 def test_one_seed_has_one_outcome_with_any_activation():
     first, second = (model_with(activation_fn=nn.ReLU).learn(300) for _ in range(2))
     assert torch.equal(parameters(first), parameters(second))

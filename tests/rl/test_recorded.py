@@ -136,7 +136,7 @@ CASES = pytest.mark.parametrize(
 
 
 @CASES
-@pytest.mark.cases(check=1)
+@pytest.mark.slow
 def test_a_recorded_worker_is_a_plain_one(tapes, monkeypatch, kind, settings):
     # As where the vectors are on a device.
     monkeypatch.setattr(Shared, "on_host", False)

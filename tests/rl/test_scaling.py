@@ -122,7 +122,7 @@ def test_a_rollout_is_normalized_by_all_that_was_met_before(far, envs):
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
-@pytest.mark.cases(check=1)
+@pytest.mark.slow
 def test_threads_share_what_they_met(far, threads):
     model = HSA2C("MlpPolicy", far, threads=threads, envs_per_thread=2, **BOTH, seed=0).learn(2400)
     # Without a lock, what two write at once may be lost; alone, nothing is.

@@ -113,7 +113,7 @@ def test_actions_are_given_as_the_space_has_them(space):
 
 
 @pytest.mark.parametrize("space", SPACES, ids=str)
-@pytest.mark.cases(check=2)
+@pytest.mark.slow
 def test_as_a_user_has_it(space, tmp_path):
     make = partial(Patterns, space)
     model = HSA2C("MlpPolicy", make, envs_per_thread=3, period=5, seed=0)

@@ -181,6 +181,7 @@ def test_training_is_that_of_single_copies(mode, count, source):
     ids=["sync", "its own", "wrapped"],
 )
 @pytest.mark.cases(test=4)
+@pytest.mark.slow
 def test_as_a_user_has_it(make, threads, tmp_path):
     model = HSA2C("MlpPolicy", make, threads=threads, **SMALL)
     assert model.settings.envs_per_thread == 3

@@ -225,7 +225,7 @@ def test_a_threshold_that_nothing_reaches_is_told_of_once(caplog, sentence, node
 
 @pytest.mark.parametrize("engine", ["events", "stacked"])
 @pytest.mark.parametrize("nodes", [1, 2, 5])
-@pytest.mark.cases(check=2)
+@pytest.mark.slow
 def test_neither_a_short_run_nor_one_clip_is_worth_a_word(caplog, nodes, engine):
     assert warnings_of(caplog, fs.CELGC(period=4, gamma=1e6), nodes=nodes, steps=99, engine=engine)[1] == []
     trace, told = warnings_of(caplog, fs.CELGC(period=4, gamma=0.3), nodes=nodes, engine=engine)
@@ -248,6 +248,7 @@ def test_the_longest_step_is_named_and_both_engines_name_the_same(caplog):
         assert trace.nodes[0].counts["clipped"] == clips
 
 
+@pytest.mark.slow
 def test_in_a_loop_the_report_says_so_from_the_first_step_on(caplog):
     model = torch.nn.Linear(3, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)

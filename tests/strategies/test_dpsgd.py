@@ -336,6 +336,7 @@ def test_one_that_comes_back_reads_the_model_and_starts():
     assert trace.loss < trace.rows[0].loss
 
 
+@pytest.mark.slow
 def test_a_server_that_comes_back_takes_over_the_newest_model_a_worker_has():
     crash = fs.faults.Crash(node=0, at="150 ms", back_after="60 ms")
     options = {"timeout": "50 ms", "optimizer": partial(torch.optim.SGD, lr=0.02), **DEATHS}
@@ -420,6 +421,7 @@ def test_nor_for_one_whose_end_is_not_heard_of(strategy):
         assert [node.steps for node in trace.nodes[1:]] == [STEPS] * 2
 
 
+@pytest.mark.slow
 def test_even_where_everything_is_lost_a_run_ends():
     # Node 1 has ended by then, and node 2 is held for its sake; letters still come.
     deaf = fs.faults.MessageLoss(share=1.0, start="200 ms")

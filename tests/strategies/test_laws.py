@@ -47,7 +47,8 @@ def test_every_strategy_with_every_average(strategy, average):
 
 @pytest.mark.parametrize("average", ["exact", "raw", "complete"])
 @pytest.mark.parametrize("size", [1, 2, pytest.param(5, marks=pytest.mark.slow)])
-@pytest.mark.cases(check=1, test=1)
+@pytest.mark.cases(test=1)
+@pytest.mark.slow
 def test_episode_plus_with_everybody_at_work(size, average):
     # With some standing by, stored gradients are of different rounds, and equal data is not plain SGD any more.
     for made in (

@@ -355,7 +355,8 @@ def data(rank):
 
 
 @pytest.mark.parametrize("name", FAMILY | VARIANTS)
-@pytest.mark.cases(check=2, test=2)
+@pytest.mark.cases(test=2)
+@pytest.mark.slow
 def test_resuming_equals_no_interruption_bit_for_bit(name, tmp_path):
     def loop(folder, stop_at=None):
         def body():
@@ -400,7 +401,8 @@ def with_average(name, average):
 
 
 @pytest.mark.parametrize("name", FAMILY)
-@pytest.mark.cases(check=1, test=3)
+@pytest.mark.cases(test=3)
+@pytest.mark.slow
 def test_the_laws(name):
     check_strategy(FAMILY[name], is_sgd=name == "CoCoD")
     check_synchronous(FAMILY[name], nodes=(2, 5))
@@ -444,7 +446,7 @@ def test_processes_agree_with_the_simulator(name):
 
 
 @pytest.mark.parametrize(("latency", "fits"), [("1 ms", 1), ("30 ms", 7), ("200 ms", 41)])
-@pytest.mark.cases(check=1)
+@pytest.mark.slow
 def test_k_becomes_what_fits_into_a_synchronisation(latency, fits):
     """With 10 ms a step, the mean of two nodes takes two latencies: messages there, and sums back."""
     trace = fs.simulate(
@@ -500,6 +502,7 @@ def test_a_merge_that_swings_is_told_once_with_what_to_do():
     assert all(word in str(told[0].message) for word in ("outer_lr", "max_period", "pull"))
 
 
+@pytest.mark.slow
 def test_a_merge_that_does_not_swing_is_not_told():
     with warnings.catch_warnings():
         warnings.simplefilter("error")

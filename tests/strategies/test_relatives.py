@@ -157,7 +157,8 @@ SYNCHRONOUS = {
 
 
 @pytest.mark.parametrize("name", SYNCHRONOUS)
-@pytest.mark.cases(check=1, test=2)
+@pytest.mark.cases(test=2)
+@pytest.mark.slow
 def test_the_laws(name):
     check_strategy(SYNCHRONOUS[name])
     check_synchronous(SYNCHRONOUS[name], nodes=(2, 6))
@@ -503,7 +504,8 @@ def iterate(model, optimizer, steps, rank=0):
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("name", IN_LOOPS)
-@pytest.mark.cases(check=2, test=5)
+@pytest.mark.cases(test=5)
+@pytest.mark.slow
 def test_a_users_loop_trains(name, optimizer):
     def train():
         model = plain_model()
@@ -535,7 +537,7 @@ def test_alone_it_is_the_loop_without_the_line_and_batch_norm_moves_on(name, opt
 
 
 @pytest.mark.parametrize("name", ["Gossip", "Gossip, overlapped", "SGP", "SGP, overlapped", "ADPSGD"])
-@pytest.mark.cases(check=1)
+@pytest.mark.slow
 def test_batch_norm_moves_on_together_too(name):
     """Models that travel while the forward pass changes statistics must not undo that change."""
 
@@ -575,7 +577,8 @@ RESUMED = {
 
 
 @pytest.mark.parametrize("name", RESUMED)
-@pytest.mark.cases(check=1, test=4)
+@pytest.mark.cases(test=4)
+@pytest.mark.slow
 def test_resuming_equals_no_interruption_bit_for_bit(name, tmp_path):
     def loop(folder, stop_at=None):
         def body():

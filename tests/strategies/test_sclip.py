@@ -193,7 +193,8 @@ EVERYWHERE = [
 
 
 @pytest.mark.parametrize("strategy", EVERYWHERE, ids=repr)
-@pytest.mark.cases(check=1, test=2)
+@pytest.mark.cases(test=2)
+@pytest.mark.slow
 def test_the_laws(strategy):
     check_strategy(strategy, is_sgd=False)
     check_synchronous(strategy)

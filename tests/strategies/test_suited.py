@@ -126,7 +126,7 @@ def test_a_codec_of_ones_own_that_says_nothing_is_taken_at_its_word():
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 5])
-@pytest.mark.cases(check=1)
+@pytest.mark.slow
 def test_a_lattice_in_a_loop_with_batch_norm(nodes):
     """Statistics move in the forward pass, while messages of the step before are read and mended."""
 

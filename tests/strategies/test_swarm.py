@@ -242,6 +242,7 @@ def test_the_laws(strategy):
     check_strategy(strategy)
 
 
+@pytest.mark.slow
 def test_a_straggler_costs_the_others_nothing():
     seconds = {}
     for factor in (1.0, 4.0):

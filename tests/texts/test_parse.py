@@ -38,6 +38,7 @@ def test_every_public_strategy_and_part_can_be_named():
     assert not {"Strategy", "Codec", "Network", "Crash"} & (set(parse.STRATEGIES) | set(parse.PARTS))
 
 
+@pytest.mark.slow
 def test_a_workload_is_read():
     assert parse.workload("quadratics") == Quadratics()
     assert parse.workload("quadratics(dim=100, dtype=float64)") == Quadratics(dim=100, dtype=torch.float64)

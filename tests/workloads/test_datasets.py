@@ -111,6 +111,7 @@ def test_other_labels_and_no_data_are_refused(tmp_path):
     ("name", "shape", "positive"),
     [("a9a", (32_561, 123), 7_841), ("phishing", (11_055, 68), 6_157), ("mushrooms", (8_124, 112), 3_916)],
 )
+@pytest.mark.slow
 def test_real_files(name, shape, positive):
     features, labels = read_libsvm(folder("libsvm") / f"{name}.gz")
     assert features.shape == shape

@@ -85,6 +85,7 @@ def test_gradient_agrees_with_finite_differences(tied, hidden, layers):
     assert g.abs().max() > 1e-3
 
 
+@pytest.mark.slow
 def test_threads_do_not_disturb_each_other(corpus):
     whole = word(corpus, dropout=0.5)
     shards = [whole.shard(rank, 4) for rank in range(4)]

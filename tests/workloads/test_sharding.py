@@ -19,6 +19,7 @@ def test_every_item_goes_to_one_node(size, heterogeneity):
 
 @settings(max_examples=200, deadline=None)
 @given(st.integers(1, 300), st.data(), st.floats(0, 1), st.integers(0, 9))
+@pytest.mark.slow
 def test_it_is_a_partition_and_even(items, data, heterogeneity, seed):
     size = data.draw(st.integers(1, min(items, 40)))
     parts = split(items, size, heterogeneity, seed=seed)

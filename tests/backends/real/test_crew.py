@@ -218,6 +218,7 @@ def test_momentum_is_each_members_own(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("count", [2, 3])
+@pytest.mark.slow
 def test_members_that_are_modules_learn_together(kind, count):
     workload = Net()
     x, start = workload.start(), workload.loss(workload.start())

@@ -59,6 +59,7 @@ PLAIN_IN_FEW_BITS = [
 ]
 
 
+@pytest.mark.slow
 def test_without_faults_it_is_the_run_that_is_not_elastic():
     for nodes in (1, 2, 5):
         for strategy in (fs.LocalSGD(period=3), fs.HPSGD(), fs.DataParallel(), *PLAIN_IN_FEW_BITS):

@@ -56,6 +56,7 @@ def test_a_share_of_one_loses_all(nodes):
     assert 0.4 * nodes * 100 < total(trace, "answered") < 0.6 * nodes * 100
 
 
+@pytest.mark.slow
 def test_a_share_of_three_tenths():
     first, second = (run(faults=[fs.faults.MessageLoss(share=0.3)]) for _ in range(2))
     assert total(first, "lost") == total(first, "exchanges lost") == 88

@@ -20,7 +20,7 @@ def living():
     [fs.LocalSGD(period=2), fs.Swarm(period=2), fs.SwarmPull(period=2), fs.ADPSGD(), fs.Gossip()],
     ids=lambda strategy: type(strategy).__name__,
 )
-@pytest.mark.cases(check=1)
+@pytest.mark.slow
 def test_messages_are_gone_when_they_are_read(strategy):
     # Without the collector: what only it could free would be gigabytes of a large model by then.
     seen = []

@@ -38,6 +38,7 @@ def test_time_is_accounted_for_to_the_last_second():
     assert trace.busy == pytest.approx(sum(node.computing / node.seconds for node in trace.nodes) / 3)
 
 
+@pytest.mark.slow
 def test_log_normal_compute_has_the_mean_that_was_asked_for():
     trace = simulate(fs.LocalSGD(period=10**6), 1, steps=20_000, compute=fs.Compute(step="1 ms", spread=0.5))
     # Standard error of the mean is about 0.4 %.

@@ -98,6 +98,7 @@ def test_what_others_say_is_not_passed_on():
     assert members.everyone() == f"{members.me},7=b:1/5"
 
 
+@pytest.mark.slow
 def test_phantoms_are_nobodys_peers_and_few():
     members = view()
     for first in range(0, 20_000, 100):

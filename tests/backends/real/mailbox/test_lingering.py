@@ -56,6 +56,7 @@ def after_several_timeouts(first, second):
         second.mailbox().knock(0)
 
 
+@pytest.mark.slow
 def test_as_long_as_a_slower_peer_trains(fabrics, aside):
     first, second = fabrics(0), fabrics(1)
     first.answer("topic", lambda peer, message: message)
@@ -94,6 +95,7 @@ def test_one_who_never_came_does_not_end_the_answering_while_another_trains(fabr
         leaving.result(60)
 
 
+@pytest.mark.slow
 def test_who_waits_says_so_once(fabrics, aside, caplog, monkeypatch):
     monkeypatch.setattr(lingering, "_UNREMARKABLE", 0.01)
     caplog.set_level(logging.WARNING, "flockstep")

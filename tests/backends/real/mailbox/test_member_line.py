@@ -50,6 +50,7 @@ def signer(folder):
 
 
 @given(LINES, PROOFS)
+@pytest.mark.slow
 def test_any_line_there_and_back(member, proof):
     signature, certificate = proof
     line = Member(member.rank, member.address, member.incarnation, member.left, signature, certificate)
@@ -137,11 +138,13 @@ def test_a_node_with_a_new_certificate_is_believed_with_that(signer, folder, tmp
 
 
 @given(st.text(), TEXT, TEXT)
+@pytest.mark.slow
 def test_junk_is_no_proof(signer, statement, signature, certificate):
     assert signer(0).certificate_of(1, statement, signature, certificate) is None
 
 
 @given(st.data())
+@pytest.mark.slow
 def test_a_damaged_certificate_is_no_proof(signer, data):
     one = signer(1)
     where = data.draw(st.integers(0, len(one.certificate) - 1))

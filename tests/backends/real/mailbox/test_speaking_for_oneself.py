@@ -110,6 +110,7 @@ def test_nor_by_a_reply(trio, keys):
     assert works(trio[0], trio[1])
 
 
+@pytest.mark.slow
 def test_there_are_no_phantoms(trio, keys):
     for first in range(0, 2000, 100):
         lines = [Member(SIZE + rank, "127.0.0.1:9", 1) for rank in range(first, first + 100)]

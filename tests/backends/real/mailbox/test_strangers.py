@@ -75,6 +75,7 @@ def test_a_node_that_connects_anew_gets_in_among_them(pair):
         assert sockets
 
 
+@pytest.mark.slow
 def test_many_nodes_that_come_at_once_do_not_push_each_other_out(houses, tmp_path, monkeypatch):
     monkeypatch.setattr(server, "_MOMENT", SECONDS)
     nodes = 3 * FEW

@@ -13,7 +13,7 @@ def view(tensor):
 
 @pytest.mark.parametrize("nbytes", [0, _LARGE], ids=["passes", "compiled"])
 @pytest.mark.parametrize("count", [2, 3, 5])
-@pytest.mark.cases(check=3)
+@pytest.mark.slow
 def test_means_are_those_of_the_contract(nbytes, count):
     for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16):
         for size in (1, 7, 40_000):

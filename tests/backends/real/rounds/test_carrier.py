@@ -33,6 +33,7 @@ def check(results, given):
 
 @pytest.mark.parametrize("is_secured", [False, True], ids=["plain", "keys"])
 @pytest.mark.parametrize("n", [1, 2, 3, 5])
+@pytest.mark.slow
 def test_a_mean_is_that_of_simulator_and_threads_to_the_bit(n, is_secured, crews, run_keys, monkeypatch):
     crew, numbers = crews(n, run_keys[0] if is_secured else None), count(1)
     for is_short in (False, True):
@@ -129,6 +130,7 @@ def test_an_exchange_gives_each_what_is_for_it(n, is_secured, crews, run_keys, m
 # Who comes when -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_one_that_begins_early_waits_with_all_it_sends(crews, monkeypatch):
     crew, blocked = crews(2), threading.Event()
     given = vectors(2, 6_000_000)
@@ -181,6 +183,7 @@ def test_what_belongs_to_a_later_attempt_waits_for_it(crews, monkeypatch):
 
 
 @pytest.mark.parametrize("n", [2, 3])
+@pytest.mark.slow
 def test_abandoned_at_any_moment_the_next_attempt_is_right(n, crews, monkeypatch):
     crew, numbers = crews(n), count(1, 2)
     in_small_pieces(monkeypatch)

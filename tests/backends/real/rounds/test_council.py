@@ -636,6 +636,7 @@ def test_schedules_that_went_wrong_once(seed):
     hold([seed])
 
 
+@pytest.mark.slow
 def test_schedules():
     assert hold(range(150))["done"] > 75
 
