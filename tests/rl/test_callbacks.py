@@ -8,6 +8,9 @@ from sides import Glance, Sides
 from flockstep.rl import HSA2C, CheckpointCallback, EvalCallback
 from flockstep.rl.reporting.callbacks import Every
 
+# They compile fifty functions: half a minute of a core, before any test has begun.
+pytestmark = pytest.mark.slow
+
 gymnasium = pytest.importorskip("gymnasium", reason="needs gymnasium")
 
 # A row every 7 updates of 10 steps.

@@ -10,6 +10,9 @@ from flockstep.rl.compiled.layout import Plan
 from flockstep.rl.policies.mlp import MlpPolicy
 from flockstep.rl.settings import Settings
 
+# They compile fifty functions: half a minute of a core, before any test has begun.
+pytestmark = pytest.mark.slow
+
 gymnasium = pytest.importorskip("gymnasium", reason="needs gymnasium")
 
 NAMES = [name for name in KNOWN if name != "CartPole-v0"]

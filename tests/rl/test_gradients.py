@@ -14,6 +14,9 @@ from flockstep.rl.policies.mlp import MlpPolicy
 from flockstep.rl.returns import n_step_returns
 from flockstep.rl.settings import Settings
 
+# They compile fifty functions: half a minute of a core, before any test has begun.
+pytestmark = pytest.mark.slow
+
 INPUTS, OUTPUTS = 3, 2
 SHAPES = [
     {"actor": (9, 6), "critic": (9, 6)},

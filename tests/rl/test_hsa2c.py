@@ -15,6 +15,9 @@ from flockstep.rl import HSA2C, Constant, Linear
 from flockstep.rl.engine import Tally
 from flockstep.rl.reporting.history import History
 
+# They compile fifty functions: half a minute of a core, before any test has begun.
+pytestmark = pytest.mark.slow
+
 gymnasium = pytest.importorskip("gymnasium", reason="needs gymnasium")
 
 SMALL = {"policy_kwargs": {"net_arch": [8]}, "envs_per_thread": 2, "period": 7, "seed": 0}

@@ -5,6 +5,9 @@ import pytest
 from flockstep.rl import HSA2C, EvalCallback
 from flockstep.rl.reporting.tensorboard import run_folder
 
+# They compile fifty functions: half a minute of a core, before any test has begun.
+pytestmark = pytest.mark.slow
+
 gymnasium = pytest.importorskip("gymnasium", reason="needs gymnasium")
 
 # A row every 7 updates of 10 steps.

@@ -19,6 +19,9 @@ from flockstep.rl.nodes.workload import ActorCritic
 from flockstep.rl.policies.mlp import MlpPolicy, normalized
 from flockstep.rl.settings import Settings
 
+# They compile fifty functions: half a minute of a core, before any test has begun.
+pytestmark = pytest.mark.slow
+
 GAMMA = 0.9
 BOTH = {"normalize_observations": True, "normalize_rewards": True}
 

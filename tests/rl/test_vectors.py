@@ -22,6 +22,9 @@ from flockstep.rl.nodes.workload import ActorCritic
 from flockstep.rl.reporting.film import gif
 from flockstep.rl.settings import Settings
 
+# They compile fifty functions: half a minute of a core, before any test has begun.
+pytestmark = pytest.mark.slow
+
 MODES = list(AutoresetMode)
 SMALL = {"policy_kwargs": {"net_arch": [8]}, "period": 7, "seed": 0}
 

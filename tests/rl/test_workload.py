@@ -16,6 +16,9 @@ from flockstep.rl.nodes.learn_nodes import learn_on_nodes
 from flockstep.rl.nodes.node_workload import ARRIVE, ActorCriticBursts
 from flockstep.rl.nodes.workload import ActorCritic
 
+# They compile fifty functions: half a minute of a core, before any test has begun.
+pytestmark = pytest.mark.slow
+
 gymnasium = pytest.importorskip("gymnasium", reason="needs gymnasium")
 
 SMALL = Settings(envs_per_thread=2, period=3)
