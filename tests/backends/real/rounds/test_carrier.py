@@ -48,10 +48,11 @@ def test_a_mean_is_that_of_simulator_and_threads_to_the_bit(n, is_secured, crews
                 assert all(v.equal(old) for v, old in zip(given, before, strict=True))
 
 
-@pytest.mark.parametrize("n", [2, 3])
-def test_long_vectors(n, crews):
+# Of the second, one node sums a chunk that goes in small pieces, and the other one that goes in large ones.
+@pytest.mark.parametrize(("n", "size"), [(2, 1_000_003), (2, 2_097_151), (3, 1_000_003), (3, 4_000_003)])
+def test_long_vectors(n, size, crews):
     crew = crews(n)
-    given = vectors(n, 1_000_003)
+    given = vectors(n, size)
     check(crew.mean(given), given)
 
 

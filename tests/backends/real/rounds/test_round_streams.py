@@ -1,7 +1,9 @@
 """Streams: who may open one, what may come on it, and what is left when they end."""
 
+import socket
 import struct
 import threading
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -12,7 +14,7 @@ from xxhash import xxh3_64_intdigest
 from flockstep.backends.real.rounds.carrier import stream_table
 from flockstep.backends.real.rounds.carrier.begin import Begin, Unlike
 from flockstep.backends.real.rounds.carrier.carrier import Abandoned, Unreached
-from flockstep.backends.real.rounds.carrier.streams import Garbage
+from flockstep.backends.real.rounds.carrier.streams import FrameKind, Garbage, Incoming, Outgoing
 from flockstep.backends.real.rounds.council.words import Attempt, Key
 from flockstep.backends.real.security.keys import name_of
 from flockstep.errors import Mismatch
@@ -153,6 +155,50 @@ def test_damaged_data_is_never_taken(hand):
     waits = hand.mean(a, (1, 100))
     hand.stream(begin(a, (1, 100)) + frame)
     assert outcome(waits).equal(expected([a, b]))
+
+
+class Kept:
+    """Where frames go."""
+
+    def __init__(self):
+        self.taken = []
+
+    def place(self, stream, kind, index, length):
+        return memoryview(bytearray(length))
+
+    def take(self, stream, kind, index, body):
+        self.taken.append((int(kind), index, bytes(body)))
+
+
+@contextmanager
+def connected(host):
+    """Both ends of a connection to an address of this machine; from 127.0.0.1, whichever it is."""
+    with socket.create_server((host, 0)) as listener:
+        with socket.create_connection(listener.getsockname()) as here:
+            there, _ = listener.accept()
+            with there:
+                yield here, there
+
+
+@pytest.mark.parametrize(("host", "is_checked"), [("127.0.0.1", False), ("127.0.0.2", True)])
+def test_what_leaves_its_address_is_checked(host, is_checked):
+    with connected(host) as (here, there):
+        out, kept = Outgoing(1, "model", here, lambda connection: None), Kept()
+        stream = Incoming(0, "model", there)
+        data = bytes(range(200))
+        out.begin(FrameKind.OWN, 3, memoryview(data))
+        assert out.push() == 224
+        frame = there.recv(224, socket.MSG_PEEK)
+        assert frame == (by_hand(OWN, 3, data) if is_checked else struct.pack("<IIQQ", OWN, 200, 3, 0) + data)
+        stream.pull(kept)
+        assert kept.taken == [(OWN, 3, data)]
+        here.sendall(struct.pack("<IIQQ", OWN, 200, 4, 0) + data)
+        if is_checked:
+            with pytest.raises(Garbage, match="damaged"):
+                stream.pull(kept)
+        else:
+            stream.pull(kept)
+            assert kept.taken[1:] == [(OWN, 4, data)]
 
 
 @pytest.mark.parametrize(

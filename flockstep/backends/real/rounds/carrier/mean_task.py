@@ -17,16 +17,18 @@ import torch
 from numpy.typing import NDArray
 
 from flockstep.backends.real.rounds.carrier.adder import Adder
-from flockstep.backends.real.rounds.carrier.streams import PIECE_BYTES, FrameKind, Garbage
+from flockstep.backends.real.rounds.carrier.streams import LARGE_PIECE_BYTES, PIECE_BYTES, FrameKind, Garbage
 
 Frame = tuple[FrameKind, int, memoryview]
 _MOST_WHOLE, _MOST_MORE = 1024 * 1024, 16 * 1024
 """A vector travels whole up to so many bytes, if that is at most so many bytes more."""
-_LEAD = 64
-"""So many pieces go ahead of the sums: while the last of them are on their way, and are summed, sums are left to fill
+_MUCH = 4 * 1024 * 1024
+"""Bytes of data from which it goes in large pieces."""
+_LEAD = 16 * 1024 * 1024
+"""So many bytes go ahead of the sums: while the last of them are on their way, and are summed, sums are left to fill
 the link with. No more, so that sums are sent on while they are still in a cache."""
-_MOST_SLOTS = 64
-"""Pieces of one peer that may wait for those of others."""
+_MOST_WAITING = 16 * 1024 * 1024
+"""Bytes of one peer that may wait for those of others."""
 
 
 class Task(Protocol):
@@ -54,14 +56,20 @@ class Task(Protocol):
         """What was to be there is there."""
 
 
+def piece_bytes(nbytes: int) -> int:
+    """How long each of the frames is, but for the last."""
+    return PIECE_BYTES if nbytes < _MUCH else LARGE_PIECE_BYTES
+
+
 def pieces(nbytes: int) -> int:
     """How many frames it takes."""
-    return -(-nbytes // PIECE_BYTES)
+    return -(-nbytes // piece_bytes(nbytes))
 
 
 def piece(data: memoryview, index: int) -> memoryview:
     """One of them."""
-    return data[index * PIECE_BYTES : (index + 1) * PIECE_BYTES]
+    length = piece_bytes(len(data))
+    return data[index * length : (index + 1) * length]
 
 
 def next_of(data: memoryview, expected: int, index: int, length: int) -> memoryview:
@@ -110,7 +118,7 @@ class MeanTask:
     def next_frame(self, peer: int) -> Frame:
         lead, ready = self._sent[peer] - self._sums_sent[peer], self._sums_sent[peer] < self._summed
         is_last = self._sent[peer] == pieces(len(self._to[peer]))
-        if ready and not self._is_whole and (is_last or lead >= _LEAD):
+        if ready and not self._is_whole and (is_last or lead * piece_bytes(len(self._own)) >= _LEAD):
             index = self._sums_sent[peer]
             self._sums_sent[peer] += 1
             return FrameKind.SUM, index, piece(self._sums, index)
@@ -132,10 +140,11 @@ class MeanTask:
         if kind is not FrameKind.OWN:
             raise Garbage("this frame has no place in a mean")
         into = next_of(self._sums, self._summed + len(self._waiting[peer]), index, length)
-        if len(self._waiting[peer]) >= _MOST_SLOTS:
+        length = piece_bytes(len(self._own))
+        if len(self._waiting[peer]) * length >= _MOST_WAITING:
             return None
         # The one that was used last: it is still in the cache.
-        room: NDArray[np.uint8] = self._free.pop() if self._free else np.empty(PIECE_BYTES, np.uint8)
+        room: NDArray[np.uint8] = self._free.pop() if self._free else np.empty(length, np.uint8)
         return room.data[: len(into)]
 
     def take(self, peer: int, kind: FrameKind, index: int, body: memoryview) -> None:
