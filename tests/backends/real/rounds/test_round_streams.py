@@ -173,11 +173,10 @@ class Kept:
 @contextmanager
 def connected(host):
     """Both ends of a connection to an address of this machine; from 127.0.0.1, whichever it is."""
-    with socket.create_server((host, 0)) as listener:
-        with socket.create_connection(listener.getsockname()) as here:
-            there, _ = listener.accept()
-            with there:
-                yield here, there
+    with socket.create_server((host, 0)) as listener, socket.create_connection(listener.getsockname()) as here:
+        there, _ = listener.accept()
+        with there:
+            yield here, there
 
 
 @pytest.mark.parametrize(("host", "is_checked"), [("127.0.0.1", False), ("127.0.0.2", True)])
