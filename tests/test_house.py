@@ -205,6 +205,15 @@ def test_nothing_in_the_library_asserts_or_pickles():
             assert not any("pickle" in module for module in imports(path)), path
 
 
+def test_what_is_compiled_says_how_exactly():
+    """Left unsaid, numba takes it from whoever calls first: bits would depend on what a process did before."""
+    calls = [node for path in FILES for node in ast.walk(parsed(path)) if isinstance(node, ast.Call)]
+    compiled = [call for call in calls if ast.unparse(call.func) == "numba.njit"]
+    assert compiled
+    for call in compiled:
+        assert "fastmath" in {keyword.arg for keyword in call.keywords}, ast.unparse(call)
+
+
 TESTS = Path(__file__).parent
 ALWAYS = {
     *("flockstep", "benchmarks", "experiments", "tools", "torch", "numpy", "numba", "cloudpickle", "cryptography"),

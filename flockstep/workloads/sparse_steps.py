@@ -13,9 +13,9 @@ from typing import Any
 import numba
 import numpy as np
 
-compiled = numba.njit(nogil=True, cache=True, error_model="numpy")
+compiled = numba.njit(nogil=True, cache=True, error_model="numpy", fastmath=False)
 # A call hands over every array in half a dozen parts, which takes a good part of a step.
-_in_place = numba.njit(nogil=True, inline="always", error_model="numpy")
+_in_place = numba.njit(nogil=True, inline="always", error_model="numpy", fastmath=False)
 
 
 @compiled

@@ -14,9 +14,9 @@ import numpy as np
 
 from flockstep.codecs.blocks.blocks import STRIDE
 
-compiled = numba.njit(nogil=True, cache=True, error_model="numpy")
+compiled = numba.njit(nogil=True, cache=True, error_model="numpy", fastmath=False)
 # What stands in place of the call is compiled once more wherever a constant is given.
-_in_place = numba.njit(nogil=True, inline="always", error_model="numpy")
+_in_place = numba.njit(nogil=True, inline="always", error_model="numpy", fastmath=False)
 
 
 def integers(dtype: Any) -> Any:

@@ -9,7 +9,7 @@ import numba
 import numpy as np
 
 # Exactly, so that sums keep their order and states keep gymnasium's bits.
-compiled = numba.njit(nogil=True, cache=True, error_model="numpy")
+compiled = numba.njit(nogil=True, cache=True, error_model="numpy", fastmath=False)
 
 _FALLEN = 12 * 2 * math.pi / 360
 """Radians from upright at which a pole has fallen."""

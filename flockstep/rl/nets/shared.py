@@ -100,7 +100,7 @@ def write_there(shared: Shared, settings: Settings, rate: Tensor, *gradients: Te
     return ()
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@numba.njit(cache=True, nogil=True, error_model="numpy", fastmath=False)
 def _step(
     theta: NDArray[Any],
     squares: NDArray[Any],

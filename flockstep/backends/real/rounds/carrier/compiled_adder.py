@@ -9,7 +9,7 @@ from typing import Any
 
 import numba
 
-_compiled = numba.njit(nogil=True, cache=True, error_model="numpy")
+_compiled = numba.njit(nogil=True, cache=True, error_model="numpy", fastmath=False)
 
 
 def mean(vectors: list[Any], out: Any, difference: Any) -> None:
