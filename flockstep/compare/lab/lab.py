@@ -31,6 +31,10 @@ _BURST_SECONDS, _LEAST_BURST = 0.004, 16_000
 _QUEUE = "50ms"
 
 
+_UNLESS_ORPHANED = '[ "$PPID" = "$0" ] && exec "$@"'
+"""Only who asked for it in time is told of a parent's death: one that had died before is seen to be gone."""
+
+
 class LabNode:
     """One node: a namespace with an address."""
 
@@ -48,8 +52,9 @@ class LabNode:
         cwd: Path | None = None,
     ) -> subprocess.Popen[bytes]:
         """Start a process here. It ends with the laboratory at the latest, and with this process, however that ends."""
+        alone = ["sh", "-c", _UNLESS_ORPHANED, str(os.getpid())]
         process = subprocess.Popen(
-            ["ip", "netns", "exec", self.namespace, "setpriv", "--pdeathsig", "KILL", "--", *command],
+            ["ip", "netns", "exec", self.namespace, "setpriv", "--pdeathsig", "KILL", "--", *alone, *command],
             env={**os.environ, **(environment or {})},
             cwd=cwd,
             stdin=subprocess.DEVNULL,
