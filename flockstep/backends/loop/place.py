@@ -30,6 +30,10 @@ class Place(Protocol):
     def last(self) -> JoinedNode | None:
         """The node of the newest join here."""
 
+    def on_island(self, ranks: tuple[int, ...]) -> Place:
+        """The seat of this process's island, which these processes of the world share: as one node, each of them with
+        its part of the model."""
+
     def seat(
         self,
         model: nn.Module,

@@ -60,6 +60,12 @@ class SimPlace:
         self.last: JoinedNode | None = None
         self._inside = False
 
+    def on_island(self, ranks: tuple[int, ...]) -> place.Place:
+        """The simulator has no islands yet."""
+        raise NotImplementedError(
+            "a virtual node cannot be an island yet\n  simulate with a whole model on each node, or use real processes"
+        )
+
     def seat(
         self,
         model: nn.Module,

@@ -23,6 +23,7 @@ from flockstep.backends.real.collective.threads import Hub, ThreadFabric
 from flockstep.backends.real.fabric import Fabric, MakeFabric
 from flockstep.backends.real.join.admission import Admission
 from flockstep.backends.real.join.elastic_door import ElasticDoor
+from flockstep.backends.real.join.island_place import Processes
 from flockstep.backends.real.join.joined_node import RealJoinedNode
 from flockstep.backends.real.launch import cluster_environment
 from flockstep.backends.real.launch.cluster_environment import World
@@ -30,6 +31,7 @@ from flockstep.backends.real.mailbox.mail_fabric import MailFabric
 from flockstep.backends.real.recording import Recording
 from flockstep.backends.real.rounds.elastic_fabric import ElasticFabric
 from flockstep.elastic import Elastic
+from flockstep.errors import FlockstepError
 
 _TIMEOUT = 300.0
 
@@ -57,13 +59,38 @@ class RealPlace:
         make_fabric: MakeFabric,
         keeping: Recording | None = None,
         elastic: Elastic | None = None,
+        processes: Processes | None = None,
     ) -> None:
         self.rank, self.size, self.seed, self.make_fabric = rank, size, seed, make_fabric
+        self._processes = processes
         self.elastic = elastic
         """What its joins do about deaths, unless they say so themselves."""
         self.keeping = Recording.from_environment() if keeping is None else keeping
         self.last: RealJoinedNode | None = None
         """The node of the newest join here."""
+
+    def on_island(self, ranks: tuple[int, ...]) -> RealPlace:
+        """A seat of its own for every join of an island."""
+        world = self._processes
+        if world is None:
+            if len(ranks) == 1:
+                return self
+            raise FlockstepError(
+                f"the processes {list(ranks)} are to be one island, but this one does not know where they meet\n"
+                "  start them by flockstep run, torchrun, srun or mpirun"
+            )
+        islands = world.islands(ranks)
+        if len(ranks) == 1:
+            return self
+        number, column = islands.index(ranks), ranks.index(world.rank)
+        if len(islands) == 1:
+            make = alone().make_fabric
+        else:
+            store = c10d.PrefixStore(f"columns/{world.joins}/{column}", world.store)
+            make = process_fabrics(store, number, len(islands), world.timeout)
+        # Who looks on sees nodes, and the first member of an island speaks for it.
+        keeping = self.keeping if column == 0 else Recording()
+        return RealPlace(number, len(islands), self.seed, make, keeping, self.elastic)
 
     def seat(
         self,
@@ -123,7 +150,9 @@ def started_by_others() -> RealPlace | None:
 
 @lru_cache(maxsize=1)
 def _seat_in(world: World) -> RealPlace:
-    return RealPlace(world.rank, world.size, 0, process_fabrics(store_of(world), world.rank, world.size, timeout()))
+    store, limit = store_of(world), timeout()
+    fabrics = process_fabrics(store, world.rank, world.size, limit)
+    return RealPlace(world.rank, world.size, 0, fabrics, processes=Processes(store, world.rank, world.size, limit))
 
 
 @lru_cache(maxsize=1)

@@ -1,0 +1,57 @@
+"""The islands of a world: every process says who is on its own, in the store that all have.
+
+They are numbered by their lowest process. The c-th members of all islands then are a flock of their own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from flockstep.backends.real.collective import c10d
+from flockstep.errors import Deadlock, Mismatch
+
+
+@dataclass
+class Processes:
+    """All processes of a world, and which of them this one is."""
+
+    store: c10d.Store
+    rank: int
+    size: int
+    timeout: float
+    joins: int = 0
+    """How many islands have been asked for: the k-th of one process belongs with the k-th of every other."""
+
+    def islands(self, ranks: Sequence[int]) -> list[tuple[int, ...]]:
+        """The islands of all processes, where this one's has these; Mismatch where they make no sense together."""
+        section, self.joins = c10d.PrefixStore(f"islands/{self.joins}", self.store.clone()), self.joins + 1
+        section.set(str(self.rank), json.dumps(list(ranks)))
+        everyone = [str(rank) for rank in range(self.size)]
+        try:
+            section.wait(everyone, timedelta(seconds=self.timeout))
+        except RuntimeError:
+            missing = [name for name in everyone if not section.check([name])]
+            raise Deadlock(
+                f"process {self.rank} waited {self.timeout:g} s to hear which island the others are on: nothing from "
+                f"{', '.join(missing)}",
+                rank=self.rank,
+            ) from None
+        said = {rank: tuple(json.loads(section.get(str(rank)))) for rank in range(self.size)}
+        return _checked(said)
+
+
+def _checked(said: dict[int, tuple[int, ...]]) -> list[tuple[int, ...]]:
+    for rank, ranks in said.items():
+        if rank not in ranks or any(said.get(other) != ranks for other in ranks):
+            raise Mismatch(f"process {rank} says that its island are the processes {list(ranks)}, and they disagree")
+    islands = sorted(set(said.values()), key=min)
+    sizes = {len(ranks) for ranks in islands}
+    if len(sizes) > 1:
+        raise Mismatch(
+            f"islands must have as many processes each, these have {', '.join(str(len(ranks)) for ranks in islands)}: "
+            "the c-th of one goes with the c-th of every other"
+        )
+    return islands
