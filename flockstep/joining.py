@@ -42,7 +42,7 @@ def rank() -> int:
     Example:
         torch.manual_seed(fs.rank())  # data of its own for every node
     """
-    return _place().rank
+    return current_seat().rank
 
 
 def size() -> int:
@@ -51,7 +51,7 @@ def size() -> int:
     Example:
         batch = 256 // fs.size()
     """
-    return _place().size
+    return current_seat().size
 
 
 def progress(shape: Callable[[float], float]) -> Callable[[int], float]:
@@ -152,7 +152,7 @@ def join(
     requirements.check_optimizers(model, optimizers)
     requirements.check_weights_of_its_own(optimizers, describe(strategy), equal_steps=takes_equal_steps(strategy))
     board = TensorBoard.at(tensorboard)
-    seat = _place()
+    seat = current_seat()
     goes_on = seat.elastic or from_environment() if elastic is None else elastic_of(elastic, "join")
     if group is not None:
         island_members.check_join(strategy, elastic=goes_on, budget=budget, resume=resume)
@@ -269,5 +269,6 @@ class _Saver:
             self._moment = None
 
 
-def _place() -> place.Place:
+def current_seat() -> place.Place:
+    """Where this code runs."""
     return place.current() or join_late() or started_by_others() or alone()

@@ -97,7 +97,9 @@ def test_what_islands_cannot_do_yet(process_group, strategy, joining, sentence):
 
 def test_an_island_that_is_none(process_group):
     model = loops.plain_model()
-    with pytest.raises(TypeError, match="join.island must be a DeviceMesh of one dimension or a process group, got 'a'"):
+    with pytest.raises(
+        TypeError, match=r"join\.island must be a DeviceMesh of one dimension or a process group, got 'a'"
+    ):
         fs.join(model, loops.sgd(model), FAR, island="a").__enter__()
 
 

@@ -23,6 +23,9 @@ class Place(Protocol):
     rank: int
     size: int
     seed: int
+    column: int
+    columns: int
+    """Which process of how many of an island this is."""
     elastic: Elastic | None
     """What joins here do about deaths, unless they say so themselves."""
 
@@ -33,6 +36,9 @@ class Place(Protocol):
     def on_island(self, ranks: tuple[int, ...]) -> Place:
         """The seat of this process's island, which these processes of the world share: as one node, each of them with
         its part of the model."""
+
+    def start_group(self, backend: str) -> None:
+        """Make the default group of torch.distributed, of all processes that are here."""
 
     def seat(
         self,

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
+import torch.distributed as dist
+
 from flockstep.backends.real.collective import c10d
 from flockstep.errors import Deadlock, Mismatch
 
@@ -22,6 +24,8 @@ class Processes:
     rank: int
     size: int
     timeout: float
+    columns: int = 1
+    """How many processes each island has, if whoever started them said so; they then are in order."""
     joins: int = 0
     """How many islands have been asked for: the k-th of one process belongs with the k-th of every other."""
 
@@ -41,6 +45,22 @@ class Processes:
             ) from None
         said = {rank: tuple(json.loads(section.get(str(rank)))) for rank in range(self.size)}
         return _checked(said)
+
+    def check_declared(self, ranks: Sequence[int]) -> None:
+        """ValueError where an island is another than whoever started these processes said."""
+        first = self.rank - self.rank % self.columns
+        declared = tuple(range(first, first + self.columns))
+        if self.columns > 1 and tuple(ranks) != declared:
+            raise ValueError(
+                f"these processes were started as {self.size // self.columns} islands of {self.columns}, so that of "
+                f"process {self.rank} is {list(declared)}, but the model is trained by {list(ranks)}\n"
+                "  take fs.place().mesh() for what is inside"
+            )
+
+    def start_group(self, backend: str) -> None:
+        """Make the default group of torch.distributed, of all these processes."""
+        section = c10d.PrefixStore("default group", self.store.clone())
+        dist.init_process_group(backend, store=section, rank=self.rank, world_size=self.size)
 
 
 def _checked(said: dict[int, tuple[int, ...]]) -> list[tuple[int, ...]]:
