@@ -14,11 +14,11 @@ from flockstep.backends.real.launch.child_processes import begin_as_child, conte
 PATIENCE = 240
 
 
-def run(function, islands, columns, *arguments):
+def run(function, islands, columns, *arguments, shards=True):
     """``function(mesh, island, *arguments)`` in islands times columns processes; results[island][column]."""
     with tempfile.TemporaryDirectory() as folder:
         pipes, theirs = zip(*(context().Pipe(duplex=False) for _ in range(islands * columns)), strict=True)
-        told = (theirs, folder, islands, columns, cloudpickle.dumps((function, arguments)))
+        told = (theirs, folder, islands, columns, cloudpickle.dumps((function, arguments)), shards)
         nursery = context().Process(target=bear, args=told)
         nursery.start()
         for pipe in theirs:
@@ -48,10 +48,11 @@ def listen(pipes):
     return found
 
 
-def bear(pipes, folder, islands, columns, job):
+def bear(pipes, folder, islands, columns, job, shards):
     """Import once what takes seconds, and fork."""
     begin_as_child()
-    import torch.distributed.fsdp  # noqa: F401
+    if shards:
+        import torch.distributed.fsdp  # noqa: F401
 
     told = [(pipes, rank, folder, islands, columns, job) for rank in range(len(pipes))]
     members = [multiprocessing.get_context("fork").Process(target=live, args=one) for one in told]

@@ -59,7 +59,7 @@ class IslandModel(FlatModel):
 
     def _take_over(self, tensors: Sequence[Tensor]) -> None:
         """All members have what column 0 has."""
-        for plain in chain.from_iterable(plain_tensors(tensor) for tensor in tensors):
+        for plain in chain.from_iterable(plain_tensors(local(tensor)) for tensor in tensors):
             write(plain, self._island.first(plain))
 
     def _whole_parameters(self) -> list[Tensor]:
@@ -77,7 +77,7 @@ class IslandModel(FlatModel):
     def shared(self) -> list[Tensor]:
         """Column 0 takes over what all members have whole, and hands it on."""
         whole = [*self._whole_rest(), *self.statistics.bases] if self._island.column == 0 else []
-        return [self.vector, *(tensor for tensor in self.rest.values() if is_sharded(tensor)), *whole]
+        return [self.vector, *(local(tensor) for tensor in self.rest.values() if is_sharded(tensor)), *whole]
 
     def settle(self) -> None:
         """What ``shared`` gave was overwritten: bring all members' models up to date with it."""
