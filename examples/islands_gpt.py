@@ -70,6 +70,8 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=32, help="numbers per character inside (default: 32)")
     parser.add_argument("--layers", type=int, default=2, help="blocks (default: 2)")
     parser.add_argument("--strategy", default="DiLoCo(period=20)", help="in Python's words (default: %(default)s)")
+    parser.add_argument("--resume", type=Path, help="a folder of checkpoints, to go on from, on islands of any size")
+    parser.add_argument("--save-every", type=int, help="write one every so many steps")
     parser.add_argument("--out", type=Path, help="a folder to save the model in")
     options = parser.parse_args()
 
@@ -98,8 +100,9 @@ def main() -> None:
 
     # Every process its own data.
     torch.manual_seed(1 + here.process)
-    with fs.join(model, optimizer, parse.strategy(options.strategy)) as node:
-        for step in range(options.steps):
+    keeping = {"resume": options.resume, "save_every": options.save_every}
+    with fs.join(model, optimizer, parse.strategy(options.strategy), **keeping) as node:
+        for step in range(node.step_count, options.steps):
             x, y = batch(training, options.batch)
             optimizer.zero_grad()
             loss = model(x, y)

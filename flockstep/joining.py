@@ -155,7 +155,7 @@ def join(
     seat = current_seat()
     goes_on = seat.elastic or from_environment() if elastic is None else elastic_of(elastic, "join")
     if group is not None:
-        island_members.check_join(strategy, elastic=goes_on, budget=budget, resume=resume)
+        island_members.check_join(strategy, elastic=goes_on, budget=budget)
         seat = seat.on_island(island_members.ranks_of(group))
     unseen = steps_with_own_gradients(strategy)
     fellows = None if group is None else Island(group)

@@ -64,7 +64,8 @@ def mean_of_gradients(parameters, mesh):
 def whole(model):
     """All parameters of a model, whole, by name."""
     named = {name.removeprefix("module."): p.detach() for name, p in model.named_parameters()}
-    return {name: p.full_tensor() if hasattr(p, "full_tensor") else p.clone() for name, p in named.items()}
+    # Of a mesh of one process, what is whole is the shard itself.
+    return {name: (p.full_tensor() if hasattr(p, "full_tensor") else p).clone() for name, p in named.items()}
 
 
 def optimizer_of(model):

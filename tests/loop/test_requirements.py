@@ -82,7 +82,6 @@ def test_a_mesh_of_two_dimensions(process_group):
         (fs.DataParallel(average=fs.averages.PowerSGD(rank=1)), {}, "PowerSGD needs whole matrices"),
         (FAR, {"elastic": True}, "islands are not elastic yet"),
         (FAR, {"budget": fs.Budget(steps=10)}, "islands have no budget yet"),
-        (FAR, {"resume": "nowhere"}, "islands have no checkpoints of ours yet"),
     ],
 )
 def test_what_islands_cannot_do_yet(process_group, strategy, joining, sentence):

@@ -70,6 +70,15 @@ class FlatModel:
         """The parameters that did not train when the loop joined."""
         return dict(self._frozen)
 
+    def cut(self) -> list[tuple[str, int, int]]:
+        """Where what is averaged lies in the vector: name, begin and length of each tensor, or of a column's piece."""
+        lengths = (shape.numel() for shape in self._layout.shapes)
+        return list(zip(self._layout.names, self._layout.starts, lengths, strict=True))
+
+    def begins(self) -> list[int]:
+        """At which of a tensor's numbers each of these pieces begins."""
+        return [0] * len(self._layout.names)
+
     def holds(self, parameter: Tensor) -> bool:
         """Whether a parameter is in the vector."""
         return any(parameter is other for _, other in self.parameters)

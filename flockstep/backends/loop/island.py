@@ -35,6 +35,19 @@ def local(tensor: Tensor) -> Tensor:
     return inside.detach()
 
 
+def range_of(tensor: Any) -> tuple[int, int]:
+    """Which of a sharded tensor's numbers this process has."""
+    if [getattr(placement, "dim", None) for placement in tensor.placements] != [0]:
+        raise NotImplementedError(
+            f"a tensor is sharded as {tensor.placements}; islands of another size can take up what is cut along rows\n"
+            "  resume with as many processes in each island as saved it"
+        )
+    rows, each = tensor.shape[0], tensor.numel() // max(tensor.shape[0], 1)
+    length = -(-rows // tensor.device_mesh.size())
+    begin = min(tensor.device_mesh.get_local_rank() * length, rows)
+    return begin * each, min(begin + length, rows) * each
+
+
 class Island:
     """One member's way to the others of its island."""
 
@@ -67,6 +80,10 @@ class Island:
         flat = tensor.detach().reshape(-1)
         length = self._length(flat.numel())
         return flat[self.column * length : (self.column + 1) * length]
+
+    def begin_of(self, numel: int) -> int:
+        """At which of so many numbers this column's piece begins."""
+        return min(self.column * self._length(numel), numel)
 
     def whole(self, pieces: Sequence[Tensor], shapes: Sequence[torch.Size]) -> list[Tensor]:
         """Tensors of these shapes, from the pieces of all columns: one exchange for all of them."""

@@ -97,7 +97,7 @@ def _gather_no_longer(model: nn.Module) -> None:
             module.reshard()
 
 
-def check_join(strategy: Any, *, elastic: object, budget: object, resume: object) -> None:
+def check_join(strategy: Any, *, elastic: object, budget: object) -> None:
     """NotImplementedError for what an island cannot do yet."""
     if elastic is not None:
         raise NotImplementedError(
@@ -106,11 +106,6 @@ def check_join(strategy: Any, *, elastic: object, budget: object, resume: object
     if budget is not None:
         raise NotImplementedError(
             "islands have no budget yet: members would have to see it end at one step\n  let the loop count its steps"
-        )
-    if resume is not None:
-        raise NotImplementedError(
-            "islands have no checkpoints of ours yet (join.resume)\n"
-            "  save model and optimizer by torch.distributed.checkpoint, before the `with` or after it"
         )
     if is_one_sided(strategy):
         raise NotImplementedError(NEIGHBOURS)

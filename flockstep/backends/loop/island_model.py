@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from flockstep.backends.loop.flat import FlatModel
-from flockstep.backends.loop.island import Island, is_sharded, local
+from flockstep.backends.loop.island import Island, is_sharded, local, range_of
 from flockstep.backends.loop.serialization import plain_tensors, write
 from flockstep.vector import Layout, is_finite
 
@@ -83,6 +83,15 @@ class IslandModel(FlatModel):
         """What ``shared`` gave was overwritten: bring all members' models up to date with it."""
         self._take_over([*self._whole_rest(), *self.statistics.bases])
         self._write(settling=True)
+
+    def begins(self) -> list[int]:
+        """As columns cut: rows of what is sharded, numbers of what is not."""
+        averaged = [*(p for _, p in self.parameters), *(buffer.now for buffer in self.statistics.buffers)]
+        return [self._begin_of(tensor) for tensor in averaged]
+
+    def _begin_of(self, tensor: Tensor) -> int:
+        each = 2 if tensor.is_complex() else 1
+        return each * range_of(tensor)[0] if is_sharded(tensor) else self._island.begin_of(each * tensor.numel())
 
     # Between vector and model -----------------------------------------------------------------------------------------
 

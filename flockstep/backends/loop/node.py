@@ -118,6 +118,11 @@ class JoinedNode(Guarded):
 
     # In an island -----------------------------------------------------------------------------------------------------
 
+    @property
+    def columns(self) -> int:
+        """How many processes this node is."""
+        return 1 if self.island is None else self.island.columns
+
     def total(self, t: Tensor) -> Tensor:
         return t if self.island is None else self.island.total(t)
 
