@@ -157,9 +157,13 @@ def join(
     if group is not None:
         island_members.check_join(strategy, elastic=goes_on, budget=budget)
         seat = seat.on_island(island_members.ranks_of(group))
-    unseen = steps_with_own_gradients(strategy)
-    fellows = None if group is None else Island(group)
-    flat = FlatModel(model, unseen=unseen) if fellows is None else IslandModel(model, fellows, unseen=unseen)
+    unseen, fellows = steps_with_own_gradients(strategy), None if group is None else Island(group)
+    if fellows is None:
+        flat = FlatModel(model, unseen=unseen)
+    else:
+        # What a strategy of the user's own decides by, nobody here knows.
+        watched = not type(strategy).__module__.startswith("flockstep.")
+        flat = IslandModel(model, fellows, unseen=unseen, watched=watched)
     one = as_one(optimizers)
     one_sided = is_one_sided(strategy)
     node = seat.seat(model, one, flat, one_sided=one_sided, strategy=describe(strategy), elastic=goes_on)

@@ -1,5 +1,7 @@
 """One loop, on islands and on plain nodes whose gradient is the mean of their members'."""
 
+from dataclasses import dataclass
+
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -113,12 +115,29 @@ def on_plain_nodes(strategy, islands, columns, steps, make=Net, dtype=torch.floa
     return fs.simulate(train, nodes=islands).results
 
 
-def refused(mesh, island, strategies):
-    """What each of them says when it is to train."""
-    said = []
+@dataclass(frozen=True, kw_only=True)
+class Lazy:
+    """The README's: averages when the model has moved far enough; by its whole length, or by what a process sees."""
+
+    distance: float
+    whole: bool
+
+    async def run(self, node):
+        x, anchor = node.params, node.params.clone()
+        async for _ in node.steps():
+            await node.step(await node.gradient(x))
+            moved = node.length(x - anchor) if self.whole else (x - anchor).norm()
+            if (await node.mean(moved.reshape(1), "moved")).item() > self.distance:
+                x.copy_(await node.mean(x))
+                anchor.copy_(x)
+
+
+def own_strategies(mesh, island, strategies):
+    """What each of them trains, or says."""
+    found = []
     for strategy in strategies:
         try:
-            on_islands(mesh, island, "replicas", [strategy], 3)
-        except NotImplementedError as error:
-            said.append(str(error))
-    return said
+            found += on_islands(mesh, island, "replicas", [strategy], 8)
+        except fs.Mismatch as error:
+            found.append(str(error))
+    return found

@@ -78,7 +78,7 @@ def test_a_mesh_of_two_dimensions(process_group):
 @pytest.mark.parametrize(
     ("strategy", "joining", "sentence"),
     [
-        (fs.Swarm(), {}, "sends to single nodes, and an island does not yet"),
+        (fs.Swarm(), {}, "Swarm() is one-sided: nodes come in and meet one by one"),
         (fs.DataParallel(average=fs.averages.PowerSGD(rank=1)), {}, "PowerSGD needs whole matrices"),
         (FAR, {"elastic": True}, "islands are not elastic yet"),
         (FAR, {"budget": fs.Budget(steps=10)}, "islands have no budget yet"),

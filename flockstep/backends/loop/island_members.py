@@ -11,17 +11,10 @@ from typing import Any
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from flockstep.averages.averages import Mixed
 from flockstep.averages.powersgd import PowerSGD
-from flockstep.strategy import is_one_sided
+from flockstep.strategy import describe, is_one_sided
 
 _MESH = 'init_device_mesh("cuda", (islands, columns), mesh_dim_names=("island", "column"))["column"]'
-NEIGHBOURS = (
-    "this strategy, or its average, sends to single nodes, and an island does not yet: its members would have to agree "
-    "on whom to meet\n"
-    "  take one whose nodes take means, such as LocalSGD(period=8), DiLoCo() or HPSGD()"
-)
-"""Why a node that is an island may not ``send`` or ``ask``, and what to use instead."""
 
 
 def group_of(model: nn.Module, island: Any) -> Any:
@@ -108,9 +101,11 @@ def check_join(strategy: Any, *, elastic: object, budget: object) -> None:
             "islands have no budget yet: members would have to see it end at one step\n  let the loop count its steps"
         )
     if is_one_sided(strategy):
-        raise NotImplementedError(NEIGHBOURS)
-    if isinstance(getattr(strategy, "average", None), Mixed):
-        raise NotImplementedError(NEIGHBOURS)
+        raise NotImplementedError(
+            f"{describe(strategy)} is one-sided: nodes come in and meet one by one, and the processes of an island "
+            "would have to agree on whom they met and when\n"
+            "  take one whose nodes wait for each other, such as LocalSGD(period=8), DiLoCo() or NoLoCo()"
+        )
     if isinstance(getattr(strategy, "average", None), PowerSGD):
         raise NotImplementedError(
             "PowerSGD needs whole matrices, and members of an island have pieces of them\n"

@@ -18,14 +18,15 @@ from torch import Tensor, nn
 from flockstep.backends.loop.flat import FlatModel
 from flockstep.backends.loop.island import Island, is_sharded, local, range_of
 from flockstep.backends.loop.serialization import plain_tensors, write
+from flockstep.errors import Mismatch
 from flockstep.vector import Layout, is_finite
 
 
 class IslandModel(FlatModel):
     """One column of a model, its vector, and its gradients as a vector."""
 
-    def __init__(self, model: nn.Module, island: Island, *, unseen: bool = False) -> None:
-        self._island = island
+    def __init__(self, model: nn.Module, island: Island, *, unseen: bool = False, watched: bool = False) -> None:
+        self._island, self._watched = island, watched
         self._sharding = [module for module in model.modules() if _shards(module)]
         self._given = -1
         """Which version of the gradients' vector the strategy was given."""
@@ -121,8 +122,21 @@ class IslandModel(FlatModel):
     def push(self) -> None:
         """Bring the model up to date with the vector, if a strategy has written to it."""
         # All members run the same program: what one has written to, so have the others.
-        if self.vector._version != self._written:
+        changed = self.vector._version != self._written
+        if self._watched:
+            self._agree_on(changed)
+        if changed:
             self._write()
+
+    def _agree_on(self, changed: bool) -> None:
+        """Mismatch where it is not so, in a program that is not ours."""
+        count = int(self._island.total(torch.tensor(float(changed))))
+        if 0 < count < self._island.columns:
+            raise Mismatch(
+                f"{count} of the {self._island.columns} processes of this island changed the model at this step, and "
+                "the others did not: the strategy decides by what each sees of it\n"
+                "  decide by node.length(v), node.total(t) or node.agreed(t), which are the same on all"
+            )
 
     def _write(self, *, settling: bool = False) -> None:
         parts = self._layout.views(self.vector)

@@ -60,7 +60,8 @@ class Processes:
     def start_group(self, backend: str) -> None:
         """Make the default group of torch.distributed, of all these processes."""
         section = c10d.PrefixStore("default group", self.store.clone())
-        dist.init_process_group(backend, store=section, rank=self.rank, world_size=self.size)
+        limit = timedelta(seconds=self.timeout)
+        dist.init_process_group(backend, store=section, rank=self.rank, world_size=self.size, timeout=limit)
 
 
 def _checked(said: dict[int, tuple[int, ...]]) -> list[tuple[int, ...]]:

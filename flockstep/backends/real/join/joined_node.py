@@ -11,14 +11,12 @@ from flockstep.backends.loop import checkpoint
 from flockstep.backends.loop.driver import Driver
 from flockstep.backends.loop.flat import FlatModel
 from flockstep.backends.loop.initial_sync import first_difference
-from flockstep.backends.loop.island_members import NEIGHBOURS
 from flockstep.backends.loop.node import JoinedNode
 from flockstep.backends.real.drive import in_background
 from flockstep.backends.real.mailbox.mail_fabric import MailFabric
 from flockstep.backends.real.node import RealNode
 from flockstep.elastic import Elastic
 from flockstep.errors import FlockstepError, LeftOut, Mismatch, located
-from flockstep.message import Message
 
 if TYPE_CHECKING:
     from flockstep.backends.real.join.joined import RealPlace
@@ -79,11 +77,6 @@ class RealJoinedNode(JoinedNode, RealNode):
                 "  call it in the node's own task, before what is spawned",
                 rank=self.rank,
             )
-
-    def send(self, peer: int, message: Message) -> None:
-        if self.island is not None:
-            raise NotImplementedError(NEIGHBOURS)
-        super().send(peer, message)
 
     # In an elastic run ------------------------------------------------------------------------------------------------
 
