@@ -1,5 +1,6 @@
 """What models and loops may be like inside an island: each as its members train it, and as one plain node would."""
 
+import contextlib
 import copy
 from dataclasses import dataclass
 from functools import partial
@@ -264,3 +265,37 @@ def plain_average(islands, columns):
         return average, node.spread
 
     return fs.simulate(run, nodes=islands).results[0]
+
+
+POLICIES = ("as it is", "mixed precision", "offloaded", "never whole for long", "ddp")
+
+
+def silently(mesh, island):
+    """A join in which nothing is exchanged, and the bare loop: both models, step for step, under FSDP's policies."""
+    from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy
+
+    options = {
+        "mixed precision": {"mp_policy": MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)},
+        "offloaded": {"offload_policy": CPUOffloadPolicy(pin_memory=False)},
+        "never whole for long": {"reshard_after_forward": True},
+    }
+    found = {}
+    for policy in POLICIES:
+        for strategy in (None, fs.LocalSGD(period=10**6), fs.CELGC(period=10**6, gamma=1e6)):
+            model = Tied()
+            if policy == "ddp":
+                trained = nn.parallel.DistributedDataParallel(model, process_group=mesh.get_group())
+            else:
+                trained = shard(model, mesh, **options.get(policy, {}))
+            optimizer = torch.optim.AdamW(trained.parameters(), lr=0.02)
+            joined = (
+                contextlib.nullcontext() if strategy is None else fs.join(trained, optimizer, strategy, island=mesh)
+            )
+            with joined:
+                for k in range(STEPS):
+                    optimizer.zero_grad()
+                    x, y = island_loops.batch(island, mesh.get_local_rank(), k)
+                    nn.functional.mse_loss(trained(x.float()).float(), y.float()).backward()
+                    optimizer.step()
+                found[policy, str(strategy)] = whole_state(model)
+    return found

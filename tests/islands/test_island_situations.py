@@ -53,3 +53,12 @@ def test_the_average_model_of_shards_and_of_replicas():
                 assert_near(told, expected, what)
         for how in ("fsdp", "replicas"):
             assert sum(member[f"{how}: spread"] for member in members) == pytest.approx(spread)
+
+
+@pytest.mark.thorough
+def test_a_silent_join_is_the_bare_loop_to_the_bit():
+    for members in run(island_situations.silently, 2, 2):
+        for found in members:
+            for (policy, strategy), model in found.items():
+                for name, tensor in found[policy, "None"].items():
+                    assert torch.equal(model[name], tensor), (policy, strategy, name)

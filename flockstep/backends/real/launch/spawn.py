@@ -47,7 +47,7 @@ def run_processes(job: Job, on_row: OnRow | None, stop: Stop | None) -> dict[int
 
 class _Children:
     def __init__(self, job: Job) -> None:
-        self._size = job.size * job.columns
+        self._size, self._columns = job.size * job.columns, job.columns
         self._goes_on = job.outlives_deaths
         # A file, not a TCP store: that one looks up the name of every client, and stalls for seconds where DNS does.
         self._folder = tempfile.TemporaryDirectory(prefix="flockstep-")
@@ -95,7 +95,7 @@ class _Children:
             if self._errors and deadline is None:
                 deadline = time.monotonic() + _GRACE
         if self._errors or not self._outcomes:
-            raise root_cause(self._errors or self._deaths)
+            raise root_cause(self._errors or self._deaths, deaths_first=self._columns > 1)
         return self._outcomes
 
     def _hear(self, connection: Connection, on_row: OnRow | None) -> None:
@@ -119,7 +119,8 @@ class _Children:
             self._errors[rank] = thing
 
     def _death(self, rank: int) -> NodeDied:
-        return NodeDied(f"node {rank} {child_processes.ending(self._processes[rank], 5.0)}", rank=rank)
+        who = f"node {rank}" if self._columns == 1 else f"process {rank} of island {rank // self._columns}"
+        return NodeDied(f"{who} {child_processes.ending(self._processes[rank], 5.0)}", rank=rank)
 
     def end(self) -> None:
         """Leave nobody behind."""

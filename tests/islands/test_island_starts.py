@@ -1,13 +1,15 @@
-"""What crosses the slow link is one model's bytes; and how islands are started."""
+"""How islands are started and how they end; and that what crosses the slow link is one model's bytes."""
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 import warm
 
 import flockstep as fs
@@ -61,6 +63,26 @@ def test_the_bytes_of_an_island_are_those_of_one_model(how):
     assert len(trace.nodes) == 2
     # And what was compared at the door.
     assert 0 < trace.nodes[1].bytes_sent - ROUNDS * one_model < 2000
+
+
+def fall(who):
+    here = fs.place()
+    mesh = here.mesh("cpu")
+    model = torch.nn.Linear(3, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with fs.join(model, optimizer, fs.LocalSGD(period=2), island=mesh):
+        for step in range(6):
+            if here.process == who and step == 3:
+                os.kill(os.getpid(), signal.SIGKILL)
+            model(torch.randn(2, 3)).sum().backward()
+            for parameter in model.parameters():
+                dist.all_reduce(parameter.grad, group=mesh.get_group())
+            optimizer.step()
+
+
+def test_a_process_that_dies_ends_all_and_is_named():
+    with pytest.raises(fs.LostPeer, match="process 3 of island 1 was killed by SIGKILL"):
+        fs.launch(lambda: fall(3), islands="2x2")
 
 
 SCRIPT = """
