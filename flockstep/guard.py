@@ -24,6 +24,8 @@ class Guarded(Node):
     """The last gradient that was looked at, and which version of it."""
     _length: Tensor | None = None
     """How long that one is, where it is known."""
+    _fine: Tensor | None = None
+    """On a GPU, whether it was finite: nobody has looked."""
 
     def guarded(self, g: Tensor) -> Tensor:
         """A fresh gradient, or zeros in its place if it is not finite; that is counted, as "not finite".
@@ -33,7 +35,7 @@ class Guarded(Node):
         """
         self.refused, self._length = False, None
         if g.device.type != "cpu":
-            fine = self._holds(torch.linalg.vector_norm(g, ord=float("inf")).isfinite())
+            fine = self._fine = self._holds(torch.linalg.vector_norm(g, ord=float("inf")).isfinite())
             self.count("not finite", ~fine)
             g.masked_fill_(~fine, 0.0)
         elif g.ndim == 1 and g.dtype in WIDE and bool((length := self._norm(g)).isfinite()):

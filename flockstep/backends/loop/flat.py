@@ -193,6 +193,9 @@ class FlatModel:
                     parameter.grad = part.data
         return g
 
+    def guarded(self, g: Tensor, fine: Tensor | None) -> None:
+        """A gradient became zero where it was not ``fine``, before anybody else had it."""
+
     def unseen_are_finite(self) -> bool:
         """Whether the gradients that nobody is to see are finite."""
         if not self._own:

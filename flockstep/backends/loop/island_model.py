@@ -30,6 +30,8 @@ class IslandModel(FlatModel):
         self._sharding = [module for module in model.modules() if _shards(module)]
         self._given = -1
         """Which version of the gradients' vector the strategy was given."""
+        self._fine: Tensor | None = None
+        """On a GPU, whether that was finite."""
         super().__init__(model, unseen=unseen)
 
     # In the words of FlatModel ----------------------------------------------------------------------------------------
@@ -109,15 +111,18 @@ class IslandModel(FlatModel):
     def _pull_buffers(self, *, overwritten: bool) -> None:
         statistics, island = self.statistics, self._island
         statistics.pull(overwritten=overwritten)
-        if not all(buffer.awake for buffer in statistics.buffers):
-            # By value, where torch does not count versions: one member may see it sooner than another.
-            seen = island.total(torch.tensor([float(buffer.awake) for buffer in statistics.buffers]))
-            for buffer, awake in zip(statistics.buffers, seen.tolist(), strict=True):
-                buffer.awake = awake > 0
-        if any(buffer.awake for buffer in statistics.buffers):
-            self._buffers.copy_(island.total(self._buffers).div_(island.columns))
+        # Without a look at whether any moves: on a GPU nobody waits here.
+        self._buffers.copy_(island.total(self._buffers) / island.columns)
         pieces = [island.piece(slot) for slot in statistics.slots]
         torch._foreach_copy_(self._layout.views(self.vector)[len(self.parameters) :], pieces)
+
+    def _agree_on_what_moves(self) -> None:
+        """Of a buffer that only one member has seen to move, all take the mean."""
+        buffers = self.statistics.buffers
+        if buffers and not all(buffer.awake for buffer in buffers):
+            seen = self._island.total(torch.tensor([float(buffer.awake) for buffer in buffers]))
+            for buffer, awake in zip(buffers, seen.tolist(), strict=True):
+                buffer.awake = awake > 0
 
     def push(self) -> None:
         """Bring the model up to date with the vector, if a strategy has written to it."""
@@ -151,6 +156,7 @@ class IslandModel(FlatModel):
         if settling:
             self.statistics.settle()
         else:
+            self._agree_on_what_moves()
             self.statistics.push()
         for module in self._sharding:
             # Whoever was whole, after an evaluation, would go on with what it had.
@@ -174,8 +180,13 @@ class IslandModel(FlatModel):
         present = [(part, self._piece(mine)) for part, mine in known if mine is not None]
         if present:
             torch._foreach_copy_([part for part, _ in present], [piece for _, piece in present])
-        self._given = g._version
+        self._given, self._fine = g._version, None
         return g
+
+    def guarded(self, g: Tensor, fine: Tensor | None) -> None:
+        """What was done to the vector can be done to whole gradients, without a gather of pieces."""
+        if g is self._shown and fine is not None:
+            self._given, self._fine = g._version, fine
 
     def unseen_are_finite(self) -> bool:
         """Whether all members' are."""
@@ -185,8 +196,11 @@ class IslandModel(FlatModel):
 
     def set_gradient(self, g: Tensor | None, *, of_all: bool) -> None:
         """The members' pieces of it make whole gradients, where it has changed."""
-        unchanged = g is not None and g is self._shown and g._version == self._given
-        if not unchanged:
+        if g is not None and g is self._shown and g._version == self._given:
+            if self._fine is not None:
+                for own in [local(p.grad) for _, p in self.parameters if p.grad is not None]:
+                    own.copy_(torch.where(self._fine, own, 0.0))
+        else:
             super().set_gradient(g, of_all=of_all)
         self._own = {}
 

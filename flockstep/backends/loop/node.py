@@ -83,7 +83,11 @@ class JoinedNode(Guarded):
             bad = self.flat.not_finite(g)
             if not bool(self._holds(torch.tensor(bad is None))):
                 self._raise(bad)
-        return self._unseen(g) if self.flat.unseen else self.guarded(g)
+        if self.flat.unseen:
+            return self._unseen(g)
+        g = self.guarded(g)
+        self.flat.guarded(g, self._fine)
+        return g
 
     def _unseen(self, g: Tensor) -> Tensor:
         self.refused = not self.flat.unseen_are_finite()

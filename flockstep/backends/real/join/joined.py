@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 import time
 from contextlib import suppress
@@ -35,6 +36,7 @@ from flockstep.elastic import Elastic
 from flockstep.errors import FlockstepError
 
 _TIMEOUT = 300.0
+_log = logging.getLogger("flockstep")
 
 
 def timeout() -> float:
@@ -90,6 +92,8 @@ class RealPlace:
             return self
         number, column = islands.index(ranks), ranks.index(world.rank)
         if len(islands) == 1:
+            if column == 0 and world.columns == 1:
+                _log.warning("all %d processes are one island: nothing is exchanged with anybody", world.size)
             make = alone().make_fabric
         else:
             store = c10d.PrefixStore(f"columns/{world.joins}/{column}", world.store)
