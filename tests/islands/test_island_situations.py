@@ -51,8 +51,9 @@ def test_the_average_model_of_shards_and_of_replicas():
         for what, told in members[0].items():
             if "spread" not in what:
                 assert_near(told, expected, what)
-        for how in ("fsdp", "replicas"):
-            assert sum(member[f"{how}: spread"] for member in members) == pytest.approx(spread)
+        for member in members:
+            assert member["fsdp: spread"] == pytest.approx(spread)
+            assert member["replicas: spread"] == pytest.approx(spread)
 
 
 @pytest.mark.thorough

@@ -232,9 +232,10 @@ class JoinedNode(Guarded):
 
         Asks the others for theirs without stopping them; any node may call it, alone or all together. How far the
         models lie apart is in ``spread`` then. A model that cannot be copied is written ``into`` another of its kind.
+        All processes of an island call it together.
         """
         gathered = self.driver.call(self._gather())
-        self.spread = gathered.spread
+        self.spread = float(self.total(torch.tensor(gathered.spread, dtype=torch.float64)))
         average = self._copy() if into is None else into
         self.flat.load(average, gathered.mean.to(self.params.dtype))
         return average
