@@ -70,7 +70,7 @@ def live(pipes, rank, folder, islands, columns, job):
         if other != rank:
             pipe.close()
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(islands * columns), "FLOCKSTEP_STORE": f"{folder}/store"}
-    os.environ["FLOCKSTEP_TIMEOUT"] = "60"
+    os.environ["FLOCKSTEP_TIMEOUT"] = "120"
     torch.set_num_threads(1)
     import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh

@@ -299,3 +299,34 @@ def silently(mesh, island):
                     optimizer.step()
                 found[policy, str(strategy)] = whole_state(model)
     return found
+
+
+class Plan(nn.Module):
+    """Layers that tensor parallel cuts along columns, along rows, and not at all."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(1)
+        self.first, self.second, self.last = nn.Linear(5, 8), nn.Linear(8, 4), nn.Linear(4, 1)
+
+    def forward(self, x):
+        return self.last(torch.tanh(self.second(torch.tanh(self.first(x)))))
+
+
+def tensor_parallel(mesh, island, strategies):
+    """Members have parts of layers, and the same data."""
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    found = []
+    for strategy in strategies:
+        model = Plan().double()
+        if mesh is not None:
+            parallelize_module(model, mesh, {"first": ColwiseParallel(), "second": RowwiseParallel()})
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        with fs.join(model, optimizer, strategy) as node:
+            for k in range(STEPS):
+                optimizer.zero_grad()
+                loss_of(model, SITUATIONS["frozen"], fs.rank(), 0, k).backward()
+                optimizer.step()
+        found.append((whole_state(model), node.report().counts))
+    return found

@@ -5,6 +5,8 @@ import pytest
 import torch
 from island_processes import run
 
+import flockstep as fs
+
 pytestmark = pytest.mark.slow
 
 
@@ -63,3 +65,15 @@ def test_a_silent_join_is_the_bare_loop_to_the_bit():
             for (policy, strategy), model in found.items():
                 for name, tensor in found[policy, "None"].items():
                     assert torch.equal(model[name], tensor), (policy, strategy, name)
+
+
+@pytest.mark.thorough
+def test_tensor_parallel_over_one_dimension():
+    strategies = [fs.LocalSGD(period=3), fs.CELGC(period=3, gamma=0.1), fs.DataParallel()]
+    found = run(island_situations.tensor_parallel, 2, 2, strategies)
+    for number, strategy in enumerate(strategies):
+        plain = fs.simulate(lambda s=strategy: island_situations.tensor_parallel(None, None, [s]), nodes=2).results
+        for island, members in enumerate(found):
+            for member in members:
+                assert_near(member[number][0], plain[island][0][0], strategy)
+                assert member[number][1] == plain[island][0][1]

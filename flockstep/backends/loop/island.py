@@ -132,5 +132,5 @@ class Island:
 
 
 def _kinds_of_device(group: Any) -> list[str]:
-    kinds = [device.type for device in group._device_types]
+    kinds = [device.type for device in getattr(group, "_device_types", ())]
     return kinds or ["cpu"]

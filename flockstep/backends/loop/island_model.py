@@ -150,7 +150,7 @@ class IslandModel(FlatModel):
             torch._foreach_copy_(shards, [parts[i] for i in self._sharded])
         whole = self._whole(parts, buffers=True)
         for i, numbers in zip(self._replicated, whole, strict=False):
-            _real(self.parameters[i][1].data).copy_(numbers)
+            _real(local(self.parameters[i][1].data)).copy_(numbers)
         for slot, numbers in zip(self.statistics.slots, whole[len(self._replicated) :], strict=True):
             slot.copy_(numbers)
         if settling:
@@ -172,6 +172,17 @@ class IslandModel(FlatModel):
         return self._island.whole(pieces, shapes)
 
     # Gradients --------------------------------------------------------------------------------------------------------
+
+    def gradient(self, absent: frozenset[int] = frozenset()) -> Tensor:
+        """The gradients of what this column has, as a vector like the model's."""
+        for name, parameter in self.parameters:
+            placed = (getattr(tensor, "placements", None) for tensor in (parameter, parameter.grad))
+            if parameter.grad is not None and len(set(placed)) > 1:
+                raise TypeError(
+                    f"parameter {name} and its gradient are placed differently "
+                    f"({parameter.placements} and {parameter.grad.placements}): nothing here puts that right"  # type: ignore[attr-defined]
+                )
+        return super().gradient(absent)
 
     def _packed(self, own: dict[str, Tensor]) -> Tensor:
         g = self._room()
