@@ -8,6 +8,7 @@ from .backends.sim.simulate import simulate, simulate_seeds
 from .budget import Budget
 from .elastic import Elastic
 from .errors import CodecRange, Deadlock, Diverged, FlockstepError, LostPeer, Mismatch, NodeFailed
+from .islands import Place, place
 from .joining import join, progress, rank, size
 from .message import Message
 from .node import Node, Pending
@@ -71,6 +72,7 @@ __all__ = [
     "NodeReport",
     "OverlapLocalSGD",
     "Pending",
+    "Place",
     "Row",
     "SClipEF",
     "SClipEFNetwork",
@@ -87,6 +89,7 @@ __all__ = [
     "faults",
     "join",
     "launch",
+    "place",
     "progress",
     "rank",
     "simulate",

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from flockstep.errors import Diverged
 from flockstep.node import Node
-from flockstep.vector import WIDE, is_finite, norm
+from flockstep.vector import WIDE, is_finite
 
 
 class Guarded(Node):
@@ -24,6 +24,8 @@ class Guarded(Node):
     """The last gradient that was looked at, and which version of it."""
     _length: Tensor | None = None
     """How long that one is, where it is known."""
+    _fine: Tensor | None = None
+    """On a GPU, whether it was finite: nobody has looked."""
 
     def guarded(self, g: Tensor) -> Tensor:
         """A fresh gradient, or zeros in its place if it is not finite; that is counted, as "not finite".
@@ -33,13 +35,13 @@ class Guarded(Node):
         """
         self.refused, self._length = False, None
         if g.device.type != "cpu":
-            fine = torch.linalg.vector_norm(g, ord=float("inf")).isfinite()
+            fine = self._fine = self._holds(torch.linalg.vector_norm(g, ord=float("inf")).isfinite())
             self.count("not finite", ~fine)
             g.masked_fill_(~fine, 0.0)
-        elif g.ndim == 1 and g.dtype in WIDE and bool((length := norm(g)).isfinite()):
+        elif g.ndim == 1 and g.dtype in WIDE and bool((length := self._norm(g)).isfinite()):
             # One look for both: whoever clips need not read the whole vector again.
             self._length = length
-        elif not is_finite(g):
+        elif not self._holds(torch.tensor(is_finite(g))):
             self.refuse(g)
             self.refused = True
             self.count("not finite")
@@ -49,7 +51,11 @@ class Guarded(Node):
 
     def length(self, g: Tensor) -> Tensor:
         """The Euclidean norm; of a fresh gradient it is known."""
-        return self._length if self._length is not None and self._is_fresh(g) else norm(g)
+        return self._length if self._length is not None and self._is_fresh(g) else self._norm(g)
+
+    def _holds(self, fine: Tensor) -> Tensor:
+        """Whether it holds on all members of this node's island."""
+        return fine
 
     def _is_fresh(self, v: Tensor) -> bool:
         gradient, version = self._fresh
@@ -60,7 +66,10 @@ class Guarded(Node):
 
     def or_skip(self, g: Tensor | None) -> Tensor | None:
         """What a step is to be taken with; None if that is nothing but a gradient that was refused."""
-        return None if g is not None and self.refused and (g.is_meta or not bool(g.any())) else g
+        return None if g is not None and self.refused and (g.is_meta or self._is_zero(g)) else g
+
+    def _is_zero(self, g: Tensor) -> bool:
+        return bool(self._holds(~g.any()))
 
     def check_finite(self, v: Tensor, what: str, *, step: int | None = None) -> None:
         """Diverged, if a vector that is about to leave this node is not finite; ``step`` is the last one it took."""

@@ -9,10 +9,21 @@ from typing import Any, Literal
 
 import torch
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from flockstep import check
-from flockstep.backends.loop import checkpoint, initial_sync, place, requirements, shown_losses, snapshots
+from flockstep.backends.loop import (
+    checkpoint,
+    initial_sync,
+    island_members,
+    place,
+    requirements,
+    shown_losses,
+    snapshots,
+)
 from flockstep.backends.loop.flat import FlatModel
+from flockstep.backends.loop.island import Island
+from flockstep.backends.loop.island_model import IslandModel
 from flockstep.backends.loop.node import JoinedNode
 from flockstep.backends.loop.outsiders import Outsiders
 from flockstep.backends.loop.several_optimizers import as_one
@@ -31,7 +42,7 @@ def rank() -> int:
     Example:
         torch.manual_seed(fs.rank())  # data of its own for every node
     """
-    return _place().rank
+    return current_seat().rank
 
 
 def size() -> int:
@@ -40,7 +51,7 @@ def size() -> int:
     Example:
         batch = 256 // fs.size()
     """
-    return _place().size
+    return current_seat().size
 
 
 def progress(shape: Callable[[float], float]) -> Callable[[int], float]:
@@ -83,6 +94,7 @@ def join(
     tensorboard: TensorBoard | str | Path | None = None,
     not_finite: Literal["skip", "raise"] = "skip",
     elastic: bool | Elastic | None = None,
+    island: Any = None,
 ) -> Iterator[JoinedNode]:
     """Train this model with others: inside the ``with``, ``optimizer.step()`` is a step of the strategy.
 
@@ -109,6 +121,9 @@ def join(
         elastic: Whether a strategy that takes means goes on when nodes die, and takes in nodes that come: True, or an
             ``Elastic`` that says when; on every node alike. ``resume`` is then a folder of each node's own. In the
             simulator ``simulate`` is told. None: as ``fs.launch`` or ``flockstep run --elastic`` was told.
+        island: Which processes train this model together, as one node: a ``DeviceMesh`` of one dimension, or a process
+            group. For DDP, and for replicas whose gradients you average. None: those among whom the model is sharded
+            (``fully_shard``), or this process alone.
 
     Returns:
         A context manager that gives the node: ``node.log(loss)``, ``node.average_model()``, ``node.report()`` and more.
@@ -129,22 +144,36 @@ def join(
     optimizers: list[Any] = list(optimizer) if isinstance(optimizer, list | tuple) else [optimizer]
     if not optimizers:
         raise ValueError("join.optimizer must be a torch optimizer, or a list of them, got an empty list")
-    requirements.check_model(model)
+    group = island_members.group_of(model, island)
+    if group is not None:
+        # What DDP wraps trains with it, and has names of its own.
+        model = model.module if isinstance(model, DistributedDataParallel) else model
+    requirements.check_model(model, group)
     requirements.check_optimizers(model, optimizers)
     requirements.check_weights_of_its_own(optimizers, describe(strategy), equal_steps=takes_equal_steps(strategy))
     board = TensorBoard.at(tensorboard)
-    seat = _place()
+    seat = current_seat()
     goes_on = seat.elastic or from_environment() if elastic is None else elastic_of(elastic, "join")
-    flat = FlatModel(model, unseen=steps_with_own_gradients(strategy))
+    if group is not None:
+        island_members.check_join(strategy, elastic=goes_on, budget=budget)
+        seat = seat.on_island(island_members.ranks_of(group))
+    unseen, fellows = steps_with_own_gradients(strategy), None if group is None else Island(group)
+    if fellows is None:
+        flat = FlatModel(model, unseen=unseen)
+    else:
+        # What a strategy of the user's own decides by, nobody here knows.
+        watched = not type(strategy).__module__.startswith("flockstep.")
+        flat = IslandModel(model, fellows, unseen=unseen, watched=watched)
     one = as_one(optimizers)
     one_sided = is_one_sided(strategy)
     node = seat.seat(model, one, flat, one_sided=one_sided, strategy=describe(strategy), elastic=goes_on)
     node.stateful, node.not_finite = tuple(stateful), not_finite
+    node.island, node.column = fellows, 0 if fellows is None else fellows.column
     node.ledger = None if budget is None else Ledger(node, budget, together=not node.outlives_deaths)
     before = place.set_current(seat)
     saves = None if save_every is None or resume is None else (save_every, Path(resume))
     ddp = model.register_forward_pre_hook(requirements.refuse_ddp)
-    requirements.joined.add(model)
+    requirements.joined[model] = group
     try:
         shared = "" if budget is None else f" for {budget.describe(together=not node.outlives_deaths)}"
         description = describe(strategy) + shared
@@ -165,7 +194,7 @@ def join(
         raise
     finally:
         ddp.remove()
-        requirements.joined.discard(model)
+        requirements.joined.pop(model, None)
         place.set_current(before)
         flat.release()
 
@@ -216,7 +245,9 @@ def _hooked(
 
 
 def _scalars(board: TensorBoard | None, node: JoinedNode) -> Scalars | None:
-    scalars = None if board is None else board.open(node.rank, node.step_count, node.now, virtual=node.virtual)
+    scalars = (
+        None if board is None or node.column else board.open(node.rank, node.step_count, node.now, virtual=node.virtual)
+    )
     if scalars is not None:
         node.onlookers = (*node.onlookers, scalars.row)
     return scalars
@@ -242,5 +273,6 @@ class _Saver:
             self._moment = None
 
 
-def _place() -> place.Place:
+def current_seat() -> place.Place:
+    """Where this code runs."""
     return place.current() or join_late() or started_by_others() or alone()

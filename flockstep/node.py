@@ -83,6 +83,7 @@ class Node(ABC):
         kept_before: What a resumed run had kept, until ``keep`` takes it up.
         own: Names of what ``keep`` registered as this node's own.
         view: Ranks of the nodes that took part in the last mean or exchange: all nodes, unless the run is elastic.
+        column: In an island, which of its members this process is: ``params`` is its part of the model. 0 elsewhere.
         refused: Whether the last gradient was not finite: it came as zeros, and a step with nothing but them is
             skipped.
 
@@ -104,6 +105,8 @@ class Node(ABC):
     """Whether nodes may die and come in a run whose nodes take means."""
     own_loop = False
     """Whether gradients and steps are those of a loop of the user's own."""
+    column = 0
+    """In an island, which of its members this process is: ``params`` is its part of the model."""
     workload: Any = None
     kept: dict[str, Tensor]
     kept_before: dict[str, Tensor]
@@ -234,9 +237,27 @@ class Node(ABC):
         """For each parameter group: the learning rate now, and the one its schedule began with."""
         return [(float(g["lr"]), float(g.get("initial_lr", g["lr"]))) for g in self.optimizer.param_groups]
 
+    def total(self, t: Tensor) -> Tensor:
+        """The sum of what the members of an island bring, who have a part of the model each; of a node that is one
+        process, what it brings. For numbers that are of the whole model: a square of a norm, a product of two vectors.
+
+        Every member must ask, in the same order, and not in the background.
+        """
+        return t
+
+    def agreed(self, t: Tensor) -> Tensor:
+        """What column 0 of an island brings; of a node that is one process, what it brings. For what is decided by a
+        clock, or by anything else that members may see differently."""
+        return t
+
     def length(self, g: Tensor) -> Tensor:
-        """The Euclidean norm; a gradient that has not been changed since it came was measured already."""
-        return norm(g)
+        """The Euclidean norm, in an island that of all members' parts; a gradient that has not been changed since it
+        came was measured already."""
+        return self._norm(g)
+
+    def _norm(self, v: Tensor) -> Tensor:
+        """Of a vector, or of a matrix row by row."""
+        return norm(v)
 
     def step_length(self, g: Tensor, *, initial: bool = False) -> Tensor:
         """How far a plain gradient step with ``g`` would go, at today's learning rates or at the initial ones.
@@ -246,7 +267,7 @@ class Node(ABC):
         rates = [rate for _, rate in self.learning_rates()] if initial else [rate for rate, _ in self.learning_rates()]
         if all(rate == rates[0] for rate in rates):
             return rates[0] * self.length(g)
-        lengths = [rate * norm(part) for rate, part in zip(rates, self._group_parts(g), strict=True)]
+        lengths = [rate * self._norm(part) for rate, part in zip(rates, self._group_parts(g), strict=True)]
         return norm(torch.stack(lengths))
 
     def _group_parts(self, g: Tensor) -> list[Tensor]:

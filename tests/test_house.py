@@ -69,6 +69,7 @@ MAY_IMPORT = {
     "backends.sim": RUN | {"backends.sim"},
     "backends.real": RUN | {"backends.real", "live.journal"},
     "joining": None,
+    "islands": {"joining"},
     "training": None,
     "testing": PARTS | {"faults", "elastic", "trace", "workloads", "backends.sim", "testing"},
     # What is tried there is a user's loop.

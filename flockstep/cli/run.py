@@ -17,6 +17,7 @@ import typer
 from flockstep import check, units
 from flockstep import elastic as fs_elastic
 from flockstep.backends.loop.shown_losses import SHOWN
+from flockstep.backends.real.launch.cluster_environment import ISLANDS, read_islands
 from flockstep.backends.real.security.keys import ranks_in
 from flockstep.cli.support import consoles, supervise, watch_session
 from flockstep.cores import cores
@@ -54,6 +55,11 @@ others go on, and who is started again, or joins, takes over their state:
   flockstep run --elastic --join 127.0.0.1:29601 train.py
 
 \b
+[bold]Islands[/bold]: nodes of several processes that train one model, by FSDP2 or DDP:
+  flockstep run --islands 2x4 train.py
+  flockstep run --islands 2x8 --nnodes 2 --rdzv-endpoint first.local:29400 train.py
+
+\b
 [bold]To see it train[/bold], on a page of this machine:
   flockstep run -n 4 --watch train.py
 
@@ -80,6 +86,10 @@ Endpoint = Annotated[
     str | None, typer.Option("--rdzv-endpoint", help="HOST:PORT of the first machine, where all of them meet.")
 ]
 Restarts = Annotated[int, typer.Option("--max-restarts", help="How often to start all nodes again when one fails.")]
+Islands = Annotated[
+    str | None,
+    typer.Option("--islands", help="2x8: two nodes of eight processes, each of which has a part of its node's model."),
+]
 KeepGoing = Annotated[
     bool, typer.Option("--keep-going", help="Start nodes one by one; when one dies, the others go on.")
 ]
@@ -124,6 +134,7 @@ def run(
     node_rank: MachineRank = None,
     rdzv_endpoint: Endpoint = None,
     max_restarts: Restarts = 0,
+    islands: Islands = None,
     keep_going: KeepGoing = False,
     elastic: Elastic = False,
     min_nodes: MinNodes = None,
@@ -141,6 +152,9 @@ def run(
 ) -> None:
     """Run a script on several processes."""
     with consoles.plain_errors(debug=debug):
+        if islands is not None:
+            alone = not (keep_going or elastic or join)
+            nproc_per_node = _processes_of_islands(islands, nproc_per_node, nnodes, together=alone)
         default = 1 if join else _processes()
         processes = check.whole("run", "-n", default if nproc_per_node is None else nproc_per_node)
         check.whole("run", "--nnodes", nnodes)
@@ -168,6 +182,19 @@ def run(
             else:
                 code = _launch(command, processes, nnodes, max_restarts, meeting)
     raise typer.Exit(code)
+
+
+def _processes_of_islands(text: str, processes: int | None, machines: int, *, together: bool) -> int:
+    """How many processes that makes on each machine; nodes read from their environment what they are."""
+    islands, columns = read_islands(text, "--islands")
+    each, rest = divmod(islands * columns, check.whole("run", "--nnodes", machines))
+    if rest or processes not in (None, each):
+        given = "" if processes is None else f" with -n {processes}"
+        raise ValueError(f"--islands {text} are {islands * columns} processes, not {machines} machines{given}")
+    if not together:
+        raise ValueError("--islands end together: --keep-going, --elastic and --join are of nodes that are one process")
+    os.environ[ISLANDS] = f"{islands}x{columns}"
+    return each
 
 
 def _set_elastic(elastic: bool, min_nodes: int | None, patience: str | None) -> None:

@@ -75,7 +75,8 @@ class AdaptivePeriod:
         if flight is None:
             self._said = self._k
             return None
-        self._said = self._fitted or _MORE * self._k
+        fitted = torch.tensor(float(self._fitted or _MORE * self._k), dtype=torch.float64)
+        self._said = int(self._node.agreed(fitted))
         mean = await flight
         if self._told is not None:
             self._next = self._within(math.ceil(float(await self._told)))

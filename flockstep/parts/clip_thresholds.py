@@ -79,6 +79,6 @@ def _watch_of(node: Node, threshold: Threshold) -> _Watch:
     watch = of_node.get(key)
     if watch is None:
         # A flock speaks for all its nodes, none of which it is.
-        watch = of_node[key] = _Watch(_LOOKS if isinstance(node, Flock) or node.rank == 0 else 0)
+        watch = of_node[key] = _Watch(_LOOKS if isinstance(node, Flock) or node.rank == node.column == 0 else 0)
         node.count("clipped", 0)
     return watch

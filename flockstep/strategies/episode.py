@@ -210,7 +210,7 @@ class _Steps:
         """Between 0 and 1, over all nodes that have something new; 0 where there was nothing before."""
         wide = torch.promote_types(now.dtype, torch.float32)
         now, before = now.to(wide), before.to(wide)
-        sums = torch.stack([now @ before, now @ now, before @ before]).double()
+        sums = self._node.total(torch.stack([now @ before, now @ now, before @ before]).double())
         common, of_now, of_before = await self._node.mean(sums if is_new else torch.zeros_like(sums), "likeness")
         likeness: Tensor = common / (of_now * of_before).sqrt()
         return likeness.nan_to_num(0.0, 0.0, 0.0).clamp(0, 1)

@@ -29,7 +29,6 @@ from flockstep.codecs.raw import Raw
 from flockstep.node import Node
 from flockstep.parts.suitability import MODELS, codec_for
 from flockstep.topologies import Complete, Topology
-from flockstep.vector import norm
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,5 +79,5 @@ class GTNSGDm:
             change = torch.zeros_like(g) if node.refused else (g - v).mul_(1 - self.beta)
             v.add_(change)
             y.copy_(await mix_y(y + change))
-            await node.step(y / norm(y).clamp_(min=torch.finfo(y.dtype).tiny))
+            await node.step(y / node.length(y).clamp(min=torch.finfo(y.dtype).tiny))
             x.copy_(await mix_x(x))

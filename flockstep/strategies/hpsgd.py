@@ -126,9 +126,9 @@ class HPSGD:
 
     def _watch(self, node: Node) -> Callable[[Tensor], None]:
         # What it sees are swings of merges after which replicas restart from W; others hold no swing for long.
-        return Oscillation("HPSGD", speaks=node.rank == 0).see if self.pull == 1 else lambda change: None
+        return Oscillation("HPSGD", speaks=node.rank == node.column == 0).see if self.pull == 1 else lambda change: None
 
     def _start_period(self, node: Node, mean: Callable[[], Coroutine[Any, Any, Tensor]]) -> AdaptivePeriod:
-        warning = SlowNetworkWarning("HPSGD", remedy=_REMEDY, speaks=node.rank == 0)
+        warning = SlowNetworkWarning("HPSGD", remedy=_REMEDY, speaks=node.rank == node.column == 0)
         least, most = self.min_period, self.max_period
         return AdaptivePeriod(node, mean, fixed=self.period, least=least, most=most, warning=warning)

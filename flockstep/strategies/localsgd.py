@@ -31,7 +31,6 @@ from flockstep.node import Node
 from flockstep.parts.clip_thresholds import Threshold, looked
 from flockstep.parts.suitability import MODELS, average_for
 from flockstep.strategy import Average, Clip
-from flockstep.vector import norm
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,7 +168,7 @@ class CELGCUpdate(CELGC):
         # By the first group that learns at all: one that began with a rate of 0 tells nothing of a schedule.
         decay = next((rate / initial for rate, initial in node.learning_rates() if initial), 1.0)
         change, cap = x - before, self.gamma * decay
-        length = float(norm(change))
+        length = float(node.length(change))
         if not math.isfinite(length):
             x.copy_(before)
             return

@@ -83,6 +83,13 @@ def test_the_help_teaches():
         (["--max-restarts", "-1", "train.py"], "--max-restarts must be at least 0, got -1"),
         (["--nnodes", "2", "train.py"], "--rdzv-endpoint must be HOST:PORT of the first of 2 machines, got None"),
         (["--nnodes", "2", "--rdzv-endpoint", "a", "train.py"], "must be HOST:PORT of the first of 2 machines"),
+        (
+            ["--islands", "2", "train.py"],
+            "--islands must be how many islands of how many processes, such as '2x8', got '2'",
+        ),
+        (["--islands", "2x2", "-n", "3", "train.py"], "--islands 2x2 are 4 processes, not 1 machines with -n 3"),
+        (["--islands", "1x3", "--nnodes", "2", "train.py"], "--islands 1x3 are 3 processes, not 2 machines"),
+        (["--islands", "2x2", "--elastic", "train.py"], "--islands end together"),
         (["--rdzv-endpoint", "a:1", "train.py"], "are for several machines; give --nnodes as well"),
         (["--nnodes", "2", "--node-rank", "2", "--rdzv-endpoint", "a:1", "train.py"], "between 0 and 1, got 2"),
         (

@@ -78,7 +78,8 @@ def here(monkeypatch, capsys):
 def test_the_help_teaches(name, here):
     code, (said, _) = here(name, "--help")
     assert code == 0
-    assert all(word in said for word in ("flockstep run -n", "torchrun", "--strategy", "--resume", "--steps", "--out"))
+    start = "flockstep run --islands" if name == "islands_gpt.py" else "flockstep run -n"
+    assert all(word in said for word in (start, "torchrun", "--strategy", "--resume", "--steps", "--out"))
 
 
 @pytest.mark.slow
@@ -87,6 +88,15 @@ def test_two_optimizers_on_two_nodes(tmp_path):
     said = run("muon_gpt.py", *tiny, nodes=2)
     assert "on 2 node(s)" in said
     assert (tmp_path / "muon_gpt.safetensors").exists()
+
+
+@pytest.mark.slow
+def test_two_islands_of_two(tmp_path, monkeypatch):
+    monkeypatch.setenv("FLOCKSTEP_ISLANDS", "2x2")
+    tiny = ["--steps", "4", "--batch", "2", "--length", "16", "--width", "16", "--layers", "1", "--out", tmp_path]
+    said = run("islands_gpt.py", *tiny, "--strategy", "LocalSGD(period=2)", nodes=4)
+    assert "on 2 island(s) of 2" in said
+    assert load_file(tmp_path / "islands_gpt.safetensors")["head.weight"].shape[1] == 16
 
 
 def test_every_example_has_its_line():

@@ -50,12 +50,65 @@ def test_a_trainer_that_wraps_the_model_behind_our_back(process_group, compiled)
     nn.parallel.DistributedDataParallel(model)(x)
 
 
-def test_a_sharded_model(process_group):
+def test_a_model_that_is_sharded_among_this_process_alone_trains_as_the_whole_one(process_group):
     from torch.distributed.fsdp import fully_shard
 
-    model = loops.plain_model()
+    model, same = loops.plain_model(), loops.plain_model()
     fully_shard(model, mesh=dist.init_device_mesh("cpu", (1,)))  # type: ignore[attr-defined]
-    assert "is a DTensor: this model is sharded" in refused(model, kind=TypeError)
+    for one in (model, same):
+        optimizer = loops.sgd(one)
+        with fs.join(one, optimizer, fs.CELGC(period=2, gamma=0.05)):
+            loops.iterate(range(5), one, optimizer, None, None)
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(tensor.full_tensor(), same.state_dict()[name]), name
+
+
+def test_a_mesh_of_two_dimensions(process_group):
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = dist.init_device_mesh("cpu", (1, 1), mesh_dim_names=("copies", "shards"))  # type: ignore[attr-defined]
+    model = loops.plain_model()
+    with pytest.raises(ValueError, match="must be a mesh of one dimension, got one of 2"):
+        fs.join(model, loops.sgd(model), FAR, island=mesh).__enter__()
+    fully_shard(model, mesh=mesh)
+    with pytest.raises(NotImplementedError, match="sharded over a mesh of 2 dimensions"):
+        fs.join(model, loops.sgd(model), FAR).__enter__()
+
+
+@pytest.mark.parametrize(
+    ("strategy", "joining", "sentence"),
+    [
+        (fs.Swarm(), {}, "Swarm() is one-sided: nodes come in and meet one by one"),
+        (fs.DataParallel(average=fs.averages.PowerSGD(rank=1)), {}, "PowerSGD needs whole matrices"),
+        (FAR, {"elastic": True}, "islands are not elastic yet"),
+        (FAR, {"budget": fs.Budget(steps=10)}, "islands have no budget yet"),
+    ],
+)
+def test_what_islands_cannot_do_yet(process_group, strategy, joining, sentence):
+    model = loops.plain_model()
+    with (
+        pytest.raises(NotImplementedError) as caught,
+        fs.join(model, loops.sgd(model), strategy, island=dist.group.WORLD, **joining),
+    ):
+        pass
+    assert sentence in str(caught.value)
+
+
+def test_an_island_that_is_none(process_group):
+    model = loops.plain_model()
+    with pytest.raises(
+        TypeError, match=r"join\.island must be a DeviceMesh of one dimension or a process group, got 'a'"
+    ):
+        fs.join(model, loops.sgd(model), FAR, island="a").__enter__()
+
+
+def test_a_scaler_in_an_island(process_group):
+    model = loops.plain_model()
+    optimizer = loops.sgd(model)
+    with fs.join(model, optimizer, FAR, island=dist.group.WORLD):
+        nn.functional.mse_loss(model(loops.data()[0]), loops.data()[1]).backward()
+        with pytest.raises(NotImplementedError, match="a GradScaler in an island is not supported"):
+            torch.amp.GradScaler("cpu").step(optimizer)
 
 
 def test_a_model_without_numbers():

@@ -105,7 +105,7 @@ def test_gt_nsgdm(size, topology, engine):
 class Counting:
     """As much of a node as a clip needs."""
 
-    rank = 0
+    rank = column = 0
     length = staticmethod(norm)
 
     def __init__(self, step):

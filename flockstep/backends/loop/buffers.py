@@ -113,6 +113,11 @@ class Statistics:
             buffer.mark = _mark(buffer.now)
         self.remember()
 
+    @property
+    def slots(self) -> list[Tensor]:
+        """Each buffer's place in the part that stands for them."""
+        return self._slots
+
     def settle(self) -> None:
         """Other bases and slots were taken over: buffers become what these say."""
         for buffer, base, slot in zip(self.buffers, self.bases, self._slots, strict=True):

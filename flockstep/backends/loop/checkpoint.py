@@ -1,11 +1,12 @@
 """Checkpoints of a joined loop: one safetensors file per node and step, written whole or not at all. Never pickle.
 
     folder/step-00000100/node-0000.safetensors, node-0001.safetensors, ...
+    folder/step-00000100/node-0000.column-00.safetensors, ...      one for each process of an island
 
 A checkpoint is complete when every node's file is there; an incomplete one is never taken. Resuming with as many nodes
 as saved it gives the run that would have gone on, to the bit on a CPU. With fewer or more, every node starts from the
 average of all saved models, with the optimizer of saved node ``rank % saved size``; what strategies had kept does not
-carry over.
+carry over. Islands of another size put the pieces together, and cut them anew (resharding.py).
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from flockstep.backends.loop import serialization
+from flockstep.backends.loop import resharding, serialization
+from flockstep.backends.loop.island import is_sharded, local
 from flockstep.backends.loop.node import JoinedNode
 from flockstep.backends.loop.serialization import plain_tensors
 
@@ -66,7 +68,7 @@ def save(node: JoinedNode, folder: Path, moment: Moment | None = None) -> Path:
     tensors, plain = contents(node, moment)
     target = folder / f"step-{moment.step:08d}"
     target.mkdir(parents=True, exist_ok=True)
-    _write(target / f"node-{node.rank:04d}.safetensors", tensors, plain)
+    _write(target / _name(node.rank, node.column, node.columns), tensors, plain)
     if node.outlives_deaths:
         # Nodes stand at different steps, and nobody waits for a checkpoint to be complete: each keeps its own.
         for file in _own(node, folder)[:-_KEPT_STEPS]:
@@ -89,6 +91,9 @@ def contents(node: JoinedNode, moment: Moment, *, all_of_it: bool = True) -> tup
     kept = {name: tensor for name, tensor in node.kept.items() if all_of_it or name not in node.own}
     tensors |= {f"kept/{name}": tensor.detach().cpu().clone() for name, tensor in kept.items()}
     plain: dict[str, Any] = {"step": moment.step, "size": node.size, "rank": node.rank}
+    if node.island is not None:
+        plain |= {"columns": node.columns, "column": node.column}
+    plain["cut"] = node.flat.cut()
     if all_of_it:
         plain["random"] = moment.random
     plain["spent"] = list(node.ledger.entries().items()) if node.ledger else []
@@ -96,6 +101,8 @@ def contents(node: JoinedNode, moment: Moment, *, all_of_it: bool = True) -> tup
     plain["stateful"] = [
         serialization.taken_apart(thing.state_dict(), f"stateful/{i}", tensors) for i, thing in enumerate(node.stateful)
     ]
+    sharded = [f"rest/{name}" for name, tensor in node.flat.rest.items() if is_sharded(tensor)]
+    plain["sharded"] = [*sharded, *serialization.shards_in(plain["optimizer"])]
     return tensors, plain
 
 
@@ -104,7 +111,7 @@ async def load(node: JoinedNode, folder: Path) -> bool:
     steps = complete(folder)
     newest = torch.tensor([float(max(steps, default=-1))], dtype=torch.float64)
     agreed = float(await node.mean(newest, "resume"))
-    if agreed != float(newest):
+    if node.total((newest != agreed).double()):
         raise FileNotFoundError(
             f"nodes see different checkpoints under {folder}: this one's newest is {int(newest)}\n"
             "  resume from a folder that all nodes share, or copy it to every node"
@@ -113,21 +120,48 @@ async def load(node: JoinedNode, folder: Path) -> bool:
         if any(folder.glob("step-*/node-*")):
             warnings.warn(f"no checkpoint under {folder} is complete: training starts anew", stacklevel=2)
         return False
-    step = max(steps)
-    paths = sorted((folder / f"step-{step:08d}").glob("node-*.safetensors"))
-    if len(paths) == node.size:
-        restore(node, *_read(paths[node.rank]), exactly=True)
-    else:
-        restore(node, *_read(paths[node.rank % len(paths)]), exactly=False)
-        models = [_read(path)[0]["model"] for path in paths]
-        node.params.copy_(torch.stack(models).mean(0))
-        node.flat.settle()
-        warnings.warn(
-            f"resumed {len(paths)} nodes' checkpoint on {node.size}: all start from the average model, "
-            "and what the strategy had kept is left behind",
-            stacklevel=2,
-        )
+    saved = folder / f"step-{max(steps):08d}"
+    size, columns = _sizes(saved)
+    if columns == node.columns and size == node.size:
+        restore(node, *_read(saved / _name(node.rank, node.column, columns)), exactly=True)
+        return True
+    mine = _of_node(node, saved, node.rank % size, columns)
+    restore(node, mine.tensors, mine.plain, exactly=False, whole=columns != node.columns)
+    if size == node.size:
+        node.kept_before = mine.kept
+        if mine.left:
+            warnings.warn(
+                f"resumed islands of {columns} on islands of {node.columns}: what the strategy had kept as "
+                f"{', '.join(mine.left)} is left behind",
+                stacklevel=2,
+            )
+        return True
+    models = [_of_node(node, saved, rank, columns).tensors["model"] for rank in range(size)]
+    node.params.copy_(torch.stack(models).mean(0))
+    node.flat.settle()
+    warnings.warn(
+        f"resumed {size} nodes' checkpoint on {node.size}: all start from the average model, "
+        "and what the strategy had kept is left behind",
+        stacklevel=2,
+    )
     return True
+
+
+def _of_node(node: JoinedNode, saved: Path, rank: int, columns: int) -> resharding.Recut:
+    """What a node saved, as this process needs it."""
+    if columns == node.columns:
+        return resharding.Recut(*_read(saved / _name(rank, node.column, columns)), {}, [])
+    return resharding.recut(node, [_read(saved / _name(rank, column, columns)) for column in range(columns)])
+
+
+def _name(rank: int, column: int = 0, columns: int = 1) -> str:
+    return f"node-{rank:04d}{f'.column-{column:02d}' if columns > 1 else ''}.safetensors"
+
+
+def _sizes(saved: Path) -> tuple[int, int]:
+    """How many nodes of how many processes saved a checkpoint."""
+    plain = _read_plain(min(saved.glob("node-0000*.safetensors")))
+    return int(plain["size"]), int(plain.get("columns", 1))
 
 
 def load_own(node: JoinedNode, folder: Path) -> bool:
@@ -153,22 +187,27 @@ def complete(folder: Path) -> list[int]:
     found = []
     for path in folder.glob("step-*"):
         match = re.fullmatch(r"step-(\d+)", path.name)
-        first = path / "node-0000.safetensors"
-        if match and first.exists():
+        first = min(path.glob("node-0000*.safetensors"), default=None)
+        if match and first is not None:
             try:
-                size = int(_read_plain(first)["size"])
-            except (OSError, RuntimeError):
+                size, columns = _sizes(path)
+            except (OSError, RuntimeError, ValueError):
                 if first.exists():
                     raise
                 # Another node has just forgotten this one.
                 continue
-            if all((path / f"node-{rank:04d}.safetensors").exists() for rank in range(size)):
+            if all((path / _name(rank, c, columns)).exists() for rank in range(size) for c in range(columns)):
                 found.append(int(match[1]))
     return sorted(found)
 
 
-def restore(node: JoinedNode, tensors: dict[str, Tensor], plain: dict[str, Any], *, exactly: bool) -> None:
-    """Take up what ``contents`` gave; of another number of nodes not exactly, and without what strategies kept."""
+def restore(
+    node: JoinedNode, tensors: dict[str, Tensor], plain: dict[str, Any], *, exactly: bool, whole: bool = False
+) -> None:
+    """Take up what ``contents`` gave; of another number of nodes not exactly, and without what strategies kept.
+
+    ``whole``: what of the optimizer was sharded is put together, and to be cut anew.
+    """
     node.params.copy_(tensors["model"])
     for name, tensor in _rest(node):
         tensor.data.copy_(tensors[f"rest/{name}"])
@@ -179,7 +218,8 @@ def restore(node: JoinedNode, tensors: dict[str, Tensor], plain: dict[str, Any],
         for i, buffer in enumerate(node.flat.statistics.buffers):
             buffer.now.data.copy_(tensors[f"buffer/{i}"])
         node.flat.statistics.remember()
-    node.optimizer.load_state_dict(serialization.put_together(plain["optimizer"], tensors))
+    state = serialization.put_together(plain["optimizer"], tensors)
+    node.optimizer.load_state_dict(resharding.with_shards(state, node.optimizer, whole=whole))
     for i, thing in enumerate(node.stateful):
         thing.load_state_dict(serialization.put_together(plain["stateful"][i], tensors))
     node.step_count = node.tally.steps = int(plain["step"])
@@ -195,7 +235,7 @@ def restore(node: JoinedNode, tensors: dict[str, Tensor], plain: dict[str, Any],
 
 def _rest(node: JoinedNode) -> list[tuple[str, Tensor]]:
     """What of the model is neither trained nor averaged, as plain numbers."""
-    parts = ((name, plain_tensors(tensor)) for name, tensor in node.flat.rest.items())
+    parts = ((name, plain_tensors(local(tensor))) for name, tensor in node.flat.rest.items())
     return [(f"{name}/{i}" if i else name, plain) for name, plains in parts for i, plain in enumerate(plains)]
 
 

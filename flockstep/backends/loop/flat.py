@@ -27,11 +27,12 @@ class FlatModel:
         self._frozen = {name: p for name, p in model.named_parameters() if not p.requires_grad}
         self._kinds = {name: (p.shape, p.dtype, p.device) for name, p in self.parameters}
         self.statistics = Statistics(model)
-        named = [*self.parameters, *((buffer.name, buffer.now) for buffer in self.statistics.buffers)]
-        kinds = [_real(tensor).dtype for _, tensor in named]
+        averaged = [*self.parameters, *((buffer.name, buffer.now) for buffer in self.statistics.buffers)]
+        named = [(name, self._piece(tensor)) for name, tensor in averaged]
+        kinds = [tensor.dtype for _, tensor in named]
         dtype = reduce(torch.promote_types, kinds)
         self.mirrored = any(kind != dtype for kind in kinds[: len(self.parameters)])
-        names, shapes = zip(*((name, _real(tensor).shape) for name, tensor in named), strict=True)
+        names, shapes = zip(*((name, tensor.shape) for name, tensor in named), strict=True)
         self._layout = Layout(names, shapes, dtype)
         device = self.parameters[0][1].device
         # On a GPU nobody waits to hear whether gradients are finite: there one kernel decides for the whole vector.
@@ -40,12 +41,20 @@ class FlatModel:
         self._own: dict[str, Tensor] = {}
         self.vector = torch.zeros(self._layout.size, dtype=dtype, device=device)
         self._views = list(self._seen(self.vector))
-        self.statistics.lie_in(self.buffers(self.vector), self._cut_buffers)
         self._shown: Tensor | None = None
         self._parts: list[Tensor] = []
         self._held = 0
         """How many tensors lie in the memory of the gradients as long as nobody else has any of it."""
         self._written = -1
+        self._begin()
+
+    def _piece(self, tensor: Tensor) -> Tensor:
+        """What of a tensor lies in this vector, as real numbers: all of it."""
+        return _real(tensor)
+
+    def _begin(self) -> None:
+        """The vector takes the model's values, and where dtypes allow it the place of its memory."""
+        self.statistics.lie_in(self.buffers(self.vector), self._cut_buffers)
         for (_, parameter), view in zip(self.parameters, self._views, strict=True):
             view.copy_(parameter.detach())
             if not self.mirrored:
@@ -60,6 +69,15 @@ class FlatModel:
     def frozen(self) -> dict[str, Tensor]:
         """The parameters that did not train when the loop joined."""
         return dict(self._frozen)
+
+    def cut(self) -> list[tuple[str, int, int]]:
+        """Where what is averaged lies in the vector: name, begin and length of each tensor, or of a column's piece."""
+        lengths = (shape.numel() for shape in self._layout.shapes)
+        return list(zip(self._layout.names, self._layout.starts, lengths, strict=True))
+
+    def begins(self) -> list[int]:
+        """At which of a tensor's numbers each of these pieces begins."""
+        return [0] * len(self._layout.names)
 
     def holds(self, parameter: Tensor) -> bool:
         """Whether a parameter is in the vector."""
@@ -174,6 +192,9 @@ class FlatModel:
                 if mine is not None:
                     parameter.grad = part.data
         return g
+
+    def guarded(self, g: Tensor, fine: Tensor | None) -> None:
+        """A gradient became zero where it was not ``fine``, before anybody else had it."""
 
     def unseen_are_finite(self) -> bool:
         """Whether the gradients that nobody is to see are finite."""

@@ -16,13 +16,16 @@ from torch import Tensor, nn
 from flockstep.backends.loop import snapshots
 from flockstep.backends.loop.driver import Driver, Park
 from flockstep.backends.loop.flat import FlatModel
+from flockstep.backends.loop.island import Island
 from flockstep.budget import Ledger
 from flockstep.errors import CodecRange, Diverged, LostPeer
 from flockstep.guard import Guarded
 from flockstep.message import NOTHING
 from flockstep.trace import NodeReport, Row
+from flockstep.vector import norm
 
 Batch = TypeVar("Batch")
+_ELSEWHERE = "something that another process of its island has"
 _log = logging.getLogger("flockstep")
 
 
@@ -33,6 +36,8 @@ class JoinedNode(Guarded):
     now: float
     """Seconds since the node began, virtual or real."""
     flat: FlatModel
+    island: Island | None = None
+    """The other processes that train this node's model with it, where there are any."""
     driver: Driver
     model: nn.Module
     rows: list[Row]
@@ -74,9 +79,15 @@ class JoinedNode(Guarded):
         if self.flat.statistics.mended:
             self.count("statistics put back", self.flat.statistics.mended)
             self.flat.statistics.mended = 0
-        if self.not_finite == "raise" and not self.scaled and self.flat.not_finite(g):
-            self._raise(g)
-        return self._unseen(g) if self.flat.unseen else self.guarded(g)
+        if self.not_finite == "raise" and not self.scaled:
+            bad = self.flat.not_finite(g)
+            if not bool(self._holds(torch.tensor(bad is None))):
+                self._raise(bad)
+        if self.flat.unseen:
+            return self._unseen(g)
+        g = self.guarded(g)
+        self.flat.guarded(g, self._fine)
+        return g
 
     def _unseen(self, g: Tensor) -> Tensor:
         self.refused = not self.flat.unseen_are_finite()
@@ -94,12 +105,12 @@ class JoinedNode(Guarded):
                 '(join(..., not_finite="raise") ends the loop instead)',
                 self.rank,
                 self.step_count,
-                self.flat.not_finite(g),
+                self.flat.not_finite(g) or _ELSEWHERE,
             )
 
-    def _raise(self, g: Tensor) -> None:
+    def _raise(self, name: str | None) -> None:
         where = f"node {self.rank}, step {self.step_count}"
-        raise Diverged(f"{where}: the gradient of {self.flat.not_finite(g)} is not finite", rank=self.rank)
+        raise Diverged(f"{where}: the gradient of {name or _ELSEWHERE} is not finite", rank=self.rank)
 
     async def named(self, run: Awaitable[None]) -> None:
         """A strategy's run; where a codec cannot take a model that is not finite, it is the model that is named."""
@@ -108,6 +119,31 @@ class JoinedNode(Guarded):
         except CodecRange:
             self.check_finite(self.params, "the model")
             raise
+
+    # In an island -----------------------------------------------------------------------------------------------------
+
+    @property
+    def columns(self) -> int:
+        """How many processes this node is."""
+        return 1 if self.island is None else self.island.columns
+
+    def total(self, t: Tensor) -> Tensor:
+        return t if self.island is None else self.island.total(t)
+
+    def agreed(self, t: Tensor) -> Tensor:
+        return t if self.island is None else self.island.first(t)
+
+    def _norm(self, v: Tensor) -> Tensor:
+        length = norm(v)
+        if self.island is None or self.island.columns == 1:
+            return length
+        # As wide as can be: a square may overflow where no length does.
+        return self.total(length.double().square()).sqrt().to(length.dtype)
+
+    def _holds(self, fine: Tensor) -> Tensor:
+        if self.island is None or self.island.columns == 1:
+            return fine
+        return self.total((~fine).float()) == 0
 
     def name_of_not_finite(self, v: Tensor) -> str | None:
         return self.flat.not_finite(v) if v.shape == self.params.shape else None
@@ -196,9 +232,10 @@ class JoinedNode(Guarded):
 
         Asks the others for theirs without stopping them; any node may call it, alone or all together. How far the
         models lie apart is in ``spread`` then. A model that cannot be copied is written ``into`` another of its kind.
+        All processes of an island call it together.
         """
         gathered = self.driver.call(self._gather())
-        self.spread = gathered.spread
+        self.spread = float(self.total(torch.tensor(gathered.spread, dtype=torch.float64)))
         average = self._copy() if into is None else into
         self.flat.load(average, gathered.mean.to(self.params.dtype))
         return average

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from flockstep.backends.loop.flat import FlatModel
+from flockstep.backends.loop.island import local
 from flockstep.backends.loop.serialization import now_and_then
 
 _JOIN_AGAIN = "\n  leave the `with` and join again, so that it becomes part of what is averaged"
@@ -32,7 +33,7 @@ class Outsiders:
 
     def remember(self) -> None:
         """From here on, nothing of it may move."""
-        self._marks = {name: (tensor._version, tensor.data_ptr()) for name, tensor in self._watched().items()}
+        self._marks = {name: _mark(tensor) for name, tensor in self._watched().items()}
         self._sums = {name: _fingerprint(tensor) for name, tensor in self._watched().items()}
 
     def check(self) -> None:
@@ -47,7 +48,7 @@ class Outsiders:
         if closely:
             self._check_model()
         for name, tensor in self._watched().items():
-            mark = tensor._version, tensor.data_ptr()
+            mark = _mark(tensor)
             if closely or mark != self._marks[name]:
                 self._marks[name] = mark
                 if _fingerprint(tensor) != self._sums[name]:
@@ -84,11 +85,15 @@ class Outsiders:
         )
 
 
+def _mark(tensor: Tensor) -> tuple[int, int]:
+    return tensor._version, local(tensor).data_ptr()
+
+
 def _fingerprint(tensor: Tensor) -> int:
     """The sum of a tensor's bits, taken as whole numbers."""
-    if not tensor.numel():
+    if not local(tensor).numel():
         return 0
-    bits = tensor.detach().contiguous()
+    bits = local(tensor).contiguous()
     bits = torch.view_as_real(bits) if bits.is_complex() else bits
     return int(bits.reshape(-1).view(_WORDS[bits.element_size()]).sum(dtype=torch.int64))
 

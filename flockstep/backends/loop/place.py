@@ -23,12 +23,22 @@ class Place(Protocol):
     rank: int
     size: int
     seed: int
+    column: int
+    columns: int
+    """Which process of how many of an island this is."""
     elastic: Elastic | None
     """What joins here do about deaths, unless they say so themselves."""
 
     @property
     def last(self) -> JoinedNode | None:
         """The node of the newest join here."""
+
+    def on_island(self, ranks: tuple[int, ...]) -> Place:
+        """The seat of this process's island, which these processes of the world share: as one node, each of them with
+        its part of the model."""
+
+    def start_group(self, backend: str) -> None:
+        """Make the default group of torch.distributed, of all processes that are here."""
 
     def seat(
         self,

@@ -15,14 +15,16 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from flockstep.backends.loop import island_members
+from flockstep.backends.loop.island import local
 from flockstep.backends.loop.several_optimizers import name_of
 
 
-def check_model(model: nn.Module) -> None:
-    """ValueError or TypeError unless this model can be one vector on this node."""
+def check_model(model: nn.Module, island: Any = None) -> None:
+    """ValueError or TypeError unless this model can be one vector on this node, or on the processes of an island."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"join.model must be a torch module, got {model!r}")
-    _check_wrappers(model)
+    _check_wrappers(model, island)
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
         if is_lazy(tensor):
             raise ValueError(f"{name} has no shape yet: run one batch through the model before it joins")
@@ -44,27 +46,26 @@ def check_model(model: nn.Module) -> None:
             )
 
 
-def _check_wrappers(model: nn.Module) -> None:
+def _check_wrappers(model: nn.Module, island: Any) -> None:
     for name, module in model.named_modules():
+        where = f"join.model's {name}" if name else "join.model"
         if isinstance(module, DistributedDataParallel):
-            where = f"join.model's {name}" if name else "join.model"
-            raise TypeError(
-                f"{where} is wrapped in DistributedDataParallel, which would average gradients at every step beneath "
-                "the strategy\n  join the module inside (model.module), and do not wrap it"
-            )
+            if island is None:
+                raise TypeError(
+                    f"{where} is wrapped in DistributedDataParallel, which would average gradients at every step "
+                    "beneath the strategy\n  join the module inside (model.module), and do not wrap it; or, where the "
+                    "processes that it averages over are to be one node, say so: join(..., island=mesh)"
+                )
+            island_members.check_ddp(module, island, where)
         if type(module).__name__ == "FullyShardedDataParallel":
             raise ValueError(
-                "join.model is sharded (FullyShardedDataParallel): a node needs the whole model\n"
-                "  join a model that is not sharded"
+                f"{where} is sharded by FullyShardedDataParallel, whose flat parameters have no place of their own\n"
+                "  use fully_shard(model, mesh=...) of torch.distributed.fsdp"
             )
 
 
 def _check_parameter(name: str, parameter: Tensor) -> None:
-    if type(parameter.data).__name__ == "DTensor":
-        raise TypeError(
-            f"parameter {name} is a DTensor: this model is sharded (fully_shard, tensor parallel), and a node needs "
-            "the whole model\n  join a model that is not sharded"
-        )
+    parameter = local(parameter)
     if is_traceable_wrapper_subclass(parameter.data):
         kind = type(parameter.data).__name__
         raise TypeError(f"parameter {name} trains and is a {kind}, not plain numbers: it cannot be averaged")
@@ -166,8 +167,8 @@ def check_weights_of_its_own(optimizers: Sequence[torch.optim.Optimizer], strate
             )
 
 
-joined: weakref.WeakSet[nn.Module] = weakref.WeakSet()
-"""Models of loops that are joined now."""
+joined: weakref.WeakKeyDictionary[nn.Module, Any] = weakref.WeakKeyDictionary()
+"""Models of loops that are joined now, each with the group of its island, if it has one."""
 
 
 def refuse_ddp(module: nn.Module, arguments: Any) -> None:
@@ -176,8 +177,13 @@ def refuse_ddp(module: nn.Module, arguments: Any) -> None:
     A Trainer that finds torchrun's variables wraps the model it was given when training begins.
     """
     # A copy of a joined model carries this hook, and is free to do as it likes.
-    if DistributedDataParallel._active_ddp_module is not None and module in joined:
-        raise RuntimeError(
-            "this model runs inside DistributedDataParallel, which averages gradients at every step beneath the "
-            "strategy\n  switch that off where it was wrapped (a Trainer under torchrun, accelerate)"
-        )
+    wrapper: Any = DistributedDataParallel._active_ddp_module
+    if wrapper is None or module not in joined:
+        return
+    if joined[module] is not None:
+        island_members.check_ddp(wrapper, joined[module], "this model")
+        return
+    raise RuntimeError(
+        "this model runs inside DistributedDataParallel, which averages gradients at every step beneath the "
+        "strategy\n  switch that off where it was wrapped (a Trainer under torchrun, accelerate)"
+    )

@@ -7,11 +7,21 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+from flockstep.backends.loop.island import is_sharded, local
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A process's part of a tensor, of which somebody who knows the whole can make a DTensor again."""
+
+    tensor: Tensor
 
 
 def taken_apart(thing: Any, name: str, tensors: dict[str, Tensor]) -> Any:
@@ -34,11 +44,21 @@ def taken_apart(thing: Any, name: str, tensors: dict[str, Tensor]) -> Any:
     raise TypeError(f"a checkpoint cannot hold {name}: {type(thing).__name__} is neither a tensor nor a plain value")
 
 
+def shards_in(form: Any) -> list[str]:
+    """Under which names a form that was taken apart has shards."""
+    if isinstance(form, dict) and set(form) == {"shard"}:
+        return [form["shard"]]
+    inside = form.values() if isinstance(form, dict) else form if isinstance(form, list) else ()
+    return [name for part in inside for name in shards_in(part)]
+
+
 def put_together(form: dict[str, Any], tensors: dict[str, Tensor]) -> Any:
     """What ``taken_apart`` took apart."""
     (kind, value), *_ = form.items()
     if kind == "tensor":
         return tensors[value]
+    if kind == "shard":
+        return Shard(tensors[value])
     if kind == "wrapped":
         return _rewrapped(value, tensors)
     if kind in ("dict", "counts"):
@@ -52,6 +72,11 @@ def put_together(form: dict[str, Any], tensors: dict[str, Tensor]) -> Any:
 
 def _tensor(tensor: Tensor, name: str, tensors: dict[str, Tensor]) -> Any:
     inside: Any = tensor.detach()
+    if is_sharded(inside):
+        tensors[name] = local(inside).cpu().clone().contiguous()
+        return {"shard": name}
+    # A DTensor that every process has whole is its own numbers.
+    inside = local(inside)
     if not is_traceable_wrapper_subclass(inside):
         tensors[name] = inside.cpu().clone().contiguous()
         return {"tensor": name}

@@ -44,7 +44,7 @@ class Losses:
 @contextmanager
 def showing(node: JoinedNode) -> Iterator[None]:
     """Inside, what node 0 of a real run logs is shown where that was asked for."""
-    if os.environ.get(SHOWN) != "1" or node.rank or node.virtual:
+    if os.environ.get(SHOWN) != "1" or node.rank or node.column or node.virtual:
         yield
         return
     losses = Losses()

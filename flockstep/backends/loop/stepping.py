@@ -169,6 +169,11 @@ class Stepping:
                 f"the gradients of {name} were zeros when another optimizer stepped, and are new now: a GradScaler "
                 "cannot tell\n  call its zero_grad(set_to_none=True)"
             )
+        if self._node.island is not None:
+            raise NotImplementedError(
+                f"the gradients of {name} were computed after another optimizer had stepped: not in an island yet\n"
+                "  call every backward() before the first step()"
+            )
         if not all(is_finite(p.grad) for p in parameters if p.grad is not None):
             self._node.count("not finite")
             for parameter in parameters:
@@ -183,6 +188,11 @@ class Stepping:
         optimizer = self._optimizers[which]
 
         def scaled(scaler: GradScaler, step: Callable[[], Any]) -> Any:
+            if self._node.island is not None:
+                raise NotImplementedError(
+                    "a GradScaler in an island is not supported: each member would see overflows of its own part\n"
+                    "  train in bfloat16, with MixedPrecisionPolicy(param_dtype=torch.bfloat16) or autocast"
+                )
             self._node.scaled = True
             self._unscale(scaler, which)
             fired = False

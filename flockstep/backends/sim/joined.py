@@ -28,6 +28,10 @@ from flockstep.message import NOTHING
 if TYPE_CHECKING:
     from flockstep.backends.sim.world import World
 
+_NO_ISLANDS = (
+    "a virtual node cannot be an island yet\n  simulate with a whole model on each node, or use real processes"
+)
+
 
 class SimJoinedNode(JoinedNode, SimNode):
     """A virtual node in the user's loop: a step takes the virtual time of a gradient."""
@@ -57,8 +61,17 @@ class SimPlace:
     def __init__(self, node: SimJoinedNode, seed: int) -> None:
         self.rank, self.size, self.seed, self._node = node.rank, node.size, seed, node
         self.elastic: Elastic | None = None
+        self.column, self.columns = 0, 1
         self.last: JoinedNode | None = None
         self._inside = False
+
+    def on_island(self, ranks: tuple[int, ...]) -> place.Place:
+        """The simulator has no islands yet."""
+        raise NotImplementedError(_NO_ISLANDS)
+
+    def start_group(self, backend: str) -> None:
+        """Nor groups of torch.distributed."""
+        raise NotImplementedError(_NO_ISLANDS)
 
     def seat(
         self,

@@ -7,6 +7,7 @@ from typing import Any
 import torch.distributed as _dist
 
 FileStore: Any = getattr(_dist, "FileStore")  # noqa: B009
+HashStore: Any = getattr(_dist, "HashStore")  # noqa: B009
 PrefixStore: Any = getattr(_dist, "PrefixStore")  # noqa: B009
 rendezvous: Any = getattr(_dist, "rendezvous")  # noqa: B009
 Store = Any

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 import time
 from contextlib import suppress
@@ -11,6 +12,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from flockstep import units
@@ -23,6 +25,7 @@ from flockstep.backends.real.collective.threads import Hub, ThreadFabric
 from flockstep.backends.real.fabric import Fabric, MakeFabric
 from flockstep.backends.real.join.admission import Admission
 from flockstep.backends.real.join.elastic_door import ElasticDoor
+from flockstep.backends.real.join.island_place import Processes
 from flockstep.backends.real.join.joined_node import RealJoinedNode
 from flockstep.backends.real.launch import cluster_environment
 from flockstep.backends.real.launch.cluster_environment import World
@@ -30,8 +33,10 @@ from flockstep.backends.real.mailbox.mail_fabric import MailFabric
 from flockstep.backends.real.recording import Recording
 from flockstep.backends.real.rounds.elastic_fabric import ElasticFabric
 from flockstep.elastic import Elastic
+from flockstep.errors import FlockstepError
 
 _TIMEOUT = 300.0
+_log = logging.getLogger("flockstep")
 
 
 def timeout() -> float:
@@ -57,13 +62,54 @@ class RealPlace:
         make_fabric: MakeFabric,
         keeping: Recording | None = None,
         elastic: Elastic | None = None,
+        processes: Processes | None = None,
+        column: int = 0,
+        columns: int = 1,
+        home: RealPlace | None = None,
     ) -> None:
         self.rank, self.size, self.seed, self.make_fabric = rank, size, seed, make_fabric
+        self.column, self.columns = column, columns
+        self._processes, self._home = processes, home
         self.elastic = elastic
         """What its joins do about deaths, unless they say so themselves."""
         self.keeping = Recording.from_environment() if keeping is None else keeping
         self.last: RealJoinedNode | None = None
         """The node of the newest join here."""
+
+    def on_island(self, ranks: tuple[int, ...]) -> RealPlace:
+        """A seat of its own for every join of an island."""
+        world = self._processes
+        if world is None:
+            if len(ranks) == 1:
+                return self
+            raise FlockstepError(
+                f"the processes {list(ranks)} are to be one island, but this one does not know where they meet\n"
+                "  start them by flockstep run, torchrun, srun or mpirun"
+            )
+        world.check_declared(ranks)
+        islands = world.islands(ranks)
+        if len(ranks) == 1:
+            return self
+        number, column = islands.index(ranks), ranks.index(world.rank)
+        if len(islands) == 1:
+            if column == 0 and world.columns == 1:
+                _log.warning("all %d processes are one island: nothing is exchanged with anybody", world.size)
+            make = alone().make_fabric
+        else:
+            store = c10d.PrefixStore(f"columns/{world.joins}/{column}", world.store)
+            make = process_fabrics(store, number, len(islands), world.timeout)
+        # Who looks on sees nodes, and the first member of an island speaks for it.
+        keeping = self.keeping if column == 0 else Recording()
+        return RealPlace(
+            number, len(islands), self.seed, make, keeping, self.elastic, world, column, len(ranks), home=self
+        )
+
+    def start_group(self, backend: str) -> None:
+        """Make the default group of torch.distributed, of all processes that are here."""
+        if self._processes is None:
+            dist.init_process_group(backend, store=c10d.HashStore(), rank=0, world_size=1)
+        else:
+            self._processes.start_group(backend)
 
     def seat(
         self,
@@ -77,6 +123,8 @@ class RealPlace:
     ) -> JoinedNode:
         """A node that blocks where its strategy awaits."""
         self.last = RealJoinedNode(self, model, optimizer, flat, one_sided, strategy, elastic)
+        if self._home is not None:
+            self._home.last = self.last
         return self.last
 
     def admit(self, node: JoinedNode, strategy: str, checkpoints: Path | None) -> bool:
@@ -123,7 +171,25 @@ def started_by_others() -> RealPlace | None:
 
 @lru_cache(maxsize=1)
 def _seat_in(world: World) -> RealPlace:
-    return RealPlace(world.rank, world.size, 0, process_fabrics(store_of(world), world.rank, world.size, timeout()))
+    columns = cluster_environment.columns_of(world.size)
+    return among(Processes(store_of(world), world.rank, world.size, timeout(), columns))
+
+
+def among(
+    world: Processes, *, seed: int = 0, keeping: Recording | None = None, elastic: Elastic | None = None
+) -> RealPlace:
+    """This process's seat among others: a node of its own, or on an island, if these were started as such."""
+    rank, column = divmod(world.rank, world.columns)
+    make = process_fabrics(world.store, world.rank, world.size, world.timeout) if world.columns == 1 else _no_island
+    size = world.size // world.columns
+    return RealPlace(rank, size, seed, make, keeping, elastic, world, column, world.columns)
+
+
+def _no_island(one_sided: bool, elastic: Elastic | None) -> Fabric:
+    raise FlockstepError(
+        "these processes were started as islands, but this model is no island's\n"
+        "  shard it: fully_shard(model, mesh=fs.place().mesh()); or for DDP and replicas say join(..., island=mesh)"
+    )
 
 
 @lru_cache(maxsize=1)

@@ -12,10 +12,11 @@ from flockstep.backends.loop.driver import Driver
 from flockstep.backends.loop.flat import FlatModel
 from flockstep.backends.loop.initial_sync import first_difference
 from flockstep.backends.loop.node import JoinedNode
+from flockstep.backends.real.drive import in_background
 from flockstep.backends.real.mailbox.mail_fabric import MailFabric
 from flockstep.backends.real.node import RealNode
 from flockstep.elastic import Elastic
-from flockstep.errors import LeftOut, Mismatch, located
+from flockstep.errors import FlockstepError, LeftOut, Mismatch, located
 
 if TYPE_CHECKING:
     from flockstep.backends.real.join.joined import RealPlace
@@ -59,6 +60,23 @@ class RealJoinedNode(JoinedNode, RealNode):
     def fail(self, error: Exception) -> None:
         """Let nobody here wait any longer."""
         self.fabric.fail(located(error, self.rank, self.now))
+
+    def total(self, t: Tensor) -> Tensor:
+        self._in_its_own_task("total")
+        return super().total(t)
+
+    def agreed(self, t: Tensor) -> Tensor:
+        self._in_its_own_task("agreed")
+        return super().agreed(t)
+
+    def _in_its_own_task(self, verb: str) -> None:
+        # Of what happens in the background, each member's clock decides when.
+        if self.island is not None and in_background():
+            raise FlockstepError(
+                f"node.{verb} was called in the background, where members of an island do not come in one order\n"
+                "  call it in the node's own task, before what is spawned",
+                rank=self.rank,
+            )
 
     # In an elastic run ------------------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ RANK, WORLD_SIZE             what torchrun sets, and ``flockstep run``; they are
 OMPI_COMM_WORLD_*, PMI_*     what the mpirun of Open MPI sets, and the mpiexec of MPICH and Intel
 SLURM_PROCID, SLURM_STEP_*   what srun sets
 MASTER_ADDR, MASTER_PORT     where all meet; srun tells it by itself, mpirun for processes of one machine
+FLOCKSTEP_ISLANDS            2x8: these processes are two islands of eight, each one node
 FLOCKSTEP_ALONE              1: train alone, whoever else is here
 
 A process that has made a default group of torch.distributed by itself needs none of them. Variables that tell of others
@@ -24,6 +25,7 @@ import torch.distributed as dist
 from flockstep.backends.real.collective import c10d
 
 LOOPBACK = "127.0.0.1"
+ISLANDS = "FLOCKSTEP_ISLANDS"
 _ALONE = "or set FLOCKSTEP_ALONE=1 to train alone on purpose"
 # Below the ports that systems hand out to whoever asks for any.
 _PORTS = range(20_000, 30_000)
@@ -108,6 +110,25 @@ def alone_on_purpose() -> bool:
     if text not in ("", "0", "1"):
         raise ValueError(f"FLOCKSTEP_ALONE must be 1 or 0, got {text!r}")
     return text == "1"
+
+
+def columns_of(size: int) -> int:
+    """How many processes each island of so many has, as FLOCKSTEP_ISLANDS says; 1 unless it is set."""
+    text = os.environ.get(ISLANDS, "")
+    if not text:
+        return 1
+    islands, columns = read_islands(text, ISLANDS)
+    if islands * columns != size:
+        raise ValueError(f"{ISLANDS} is {text!r}, which are {islands * columns} processes, but there are {size}")
+    return columns
+
+
+def read_islands(text: str, whose: str) -> tuple[int, int]:
+    """How many islands of how many processes: 2 and 8 of ``2x8``."""
+    match = re.fullmatch(r"([1-9]\d*)\s*x\s*([1-9]\d*)", str(text))
+    if match is None:
+        raise ValueError(f"{whose} must be how many islands of how many processes, such as '2x8', got {text!r}")
+    return int(match[1]), int(match[2])
 
 
 def first_host(variable: str) -> str:

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from flockstep.backends.loop import place
 from flockstep.backends.real.fabric import MakeFabric
-from flockstep.backends.real.join.joined import RealPlace
+from flockstep.backends.real.join.island_place import Processes
+from flockstep.backends.real.join.joined import RealPlace, among
 from flockstep.backends.real.recording import Recording
 from flockstep.backends.real.training import TrainingNode
 from flockstep.budget import Budget
@@ -48,6 +49,10 @@ class Job(Protocol):
         """How many nodes there are."""
 
     @property
+    def columns(self) -> int:
+        """How many processes each of them is."""
+
+    @property
     def one_sided(self) -> bool:
         """Whether its nodes wait for each other nowhere."""
 
@@ -63,8 +68,15 @@ class Job(Protocol):
     def name(self) -> str:
         """What it is, in the words of a trace."""
 
-    def run(self, rank: int, make_fabric: MakeFabric, on_row: OnRow | None, stop: Stop | None) -> Outcome:
-        """One node's whole life, on whichever thread or process this is."""
+    def run(
+        self,
+        rank: int,
+        make_fabric: MakeFabric,
+        on_row: OnRow | None,
+        stop: Stop | None,
+        processes: Processes | None = None,
+    ) -> Outcome:
+        """One node's whole life, on whichever thread or process this is; or that of one of its ``processes``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +93,7 @@ class TrainWorkload:
     timeout: float
     keeping: Recording = Recording()
     elastic: Elastic | None = None
+    columns: int = 1
 
     @property
     def one_sided(self) -> bool:
@@ -97,7 +110,14 @@ class TrainWorkload:
         """The strategy, as one would write it."""
         return describe(self.strategy)
 
-    def run(self, rank: int, make_fabric: MakeFabric, on_row: OnRow | None, stop: Stop | None) -> Outcome:
+    def run(
+        self,
+        rank: int,
+        make_fabric: MakeFabric,
+        on_row: OnRow | None,
+        stop: Stop | None,
+        processes: Processes | None = None,
+    ) -> Outcome:
         """Run the strategy's program to its end."""
         node, fabric = None, make_fabric(is_one_sided(self.strategy), self.elastic)
         try:
@@ -141,6 +161,7 @@ class CallFunction:
     timeout: float
     keeping: Recording = Recording()
     elastic: Elastic | None = None
+    columns: int = 1
 
     @property
     def one_sided(self) -> bool:
@@ -157,9 +178,18 @@ class CallFunction:
         """The function's name."""
         return describe(self.function)
 
-    def run(self, rank: int, make_fabric: MakeFabric, on_row: OnRow | None, stop: Stop | None) -> Outcome:
+    def run(
+        self,
+        rank: int,
+        make_fabric: MakeFabric,
+        on_row: OnRow | None,
+        stop: Stop | None,
+        processes: Processes | None = None,
+    ) -> Outcome:
         """Call the function in a place of its own."""
         seat = RealPlace(rank, self.size, self.seed, make_fabric, self.keeping, self.elastic)
+        if processes is not None:
+            seat = among(processes, seed=self.seed, keeping=self.keeping, elastic=self.elastic)
         before = place.set_current(seat)
         try:
             result = self.function()
@@ -176,6 +206,7 @@ class CallFunction:
 
 def assemble(job: Job, outcomes: dict[int, Outcome]) -> Trace:
     """One trace from what the nodes brought home."""
+    outcomes = _by_node(outcomes, job.columns)
     ranks = sorted(outcomes)
     # Of all nodes the first records; in a one-sided run the first of those that live.
     rows = sorted((row for outcome in outcomes.values() for row in outcome.rows), key=lambda row: row.seconds)
@@ -187,3 +218,15 @@ def assemble(job: Job, outcomes: dict[int, Outcome]) -> Trace:
         {rank: outcomes[rank].result for rank in ranks},
         timeline=Timeline.together(outcomes[rank].timeline for rank in ranks),
     )
+
+
+def _by_node(outcomes: dict[int, Outcome], columns: int) -> dict[int, Outcome]:
+    """One outcome a node: of an island that of its first process, with the bytes of all."""
+    if columns == 1:
+        return outcomes
+    for process, outcome in outcomes.items():
+        first = outcomes.get(process - process % columns)
+        if first is not None and first is not outcome:
+            first.report.bytes_sent += outcome.report.bytes_sent
+            first.report.bytes_received += outcome.report.bytes_received
+    return {process // columns: outcome for process, outcome in outcomes.items() if process % columns == 0}

@@ -13,7 +13,7 @@ import torch
 from flockstep import check, units
 from flockstep.backends.real.collective import c10d
 from flockstep.backends.real.join.joined import process_fabrics, store_of
-from flockstep.backends.real.launch.cluster_environment import World, find
+from flockstep.backends.real.launch.cluster_environment import World, columns_of, find, read_islands
 from flockstep.backends.real.launch.jobs import CallFunction, Job, OnRow, Stop, TrainWorkload, assemble
 from flockstep.backends.real.launch.run_threads import run_threads
 from flockstep.backends.real.recording import Recording
@@ -44,6 +44,7 @@ def launch(
     stop: Callable[[], bool] | None = None,
     timeline: bool = False,
     elastic: bool | Elastic = False,
+    islands: str | None = None,
 ) -> Trace:
     """Run a strategy on a workload, or your own function that joins, for real: the same program as ``simulate``.
 
@@ -70,6 +71,8 @@ def launch(
             machines are as well aligned in it as these machines' clocks.
         elastic: Whether a strategy that takes means goes on when nodes die: True, or an ``Elastic`` that says when; of
             a function, whether its joins are elastic unless they say otherwise. On processes only.
+        islands: How many islands of how many processes to start in place of ``nodes``, such as "2x4": for a function
+            that shards its model inside (``fs.place().mesh()``). None: every node is one process.
 
     Returns:
         The trace. What your own function returned is in its ``results``, by rank; under torchrun its ``models`` are
@@ -81,15 +84,26 @@ def launch(
     """
     check.one_of("launch", "on", on, ("processes", "threads"))
     check.whole("launch", "seed", seed, at_least=0)
+    columns = 1
+    if islands is not None:
+        nodes, columns = _islands(islands, nodes, workload, on)
     world = find(starts_own=nodes is not None) if on == "processes" else None
-    size = check.whole("launch", "nodes", _size(nodes, world))
+    size = check.whole("launch", "nodes", _size(nodes, world, columns))
     limit = check.positive("launch", "timeout", units.seconds(timeout, "launch.timeout"))
     # Read here: children that a server forks have its environment, not ours.
     keeping = Recording.from_environment(timeline=timeline)
     goes_on = elastic_of(elastic, "launch")
     job: Job
     if workload is None and callable(program) and not hasattr(program, "run"):
-        job = CallFunction(function=program, size=size, seed=seed, timeout=limit, keeping=keeping, elastic=goes_on)
+        job = CallFunction(
+            function=program,
+            size=size,
+            columns=columns,
+            seed=seed,
+            timeout=limit,
+            keeping=keeping,
+            elastic=goes_on,
+        )
     else:
         check.has("launch", "strategy", program, "run", kind="a strategy such as LocalSGD(period=8)")
         check.has("launch", "workload", workload, "start", "gradient", "loss", "shard", kind="a workload")
@@ -124,13 +138,27 @@ def _run(job: Job, on: str, world: World | None, on_row: OnRow | None, stop: Sto
     return assemble(job, run_processes(job, on_row, stop))
 
 
-def _size(nodes: int | None, world: World | None) -> int:
+def _islands(text: str, nodes: int | None, workload: object, on: str) -> tuple[int, int]:
+    islands, columns = read_islands(text, "launch.islands")
+    if nodes not in (None, islands):
+        raise ValueError(f"launch.nodes is {nodes}, but launch.islands {text!r}; leave nodes out")
+    if workload is not None or on != "processes":
+        raise ValueError("launch.islands are of processes, and of your own function, which shards its model")
+    return islands, columns
+
+
+def _size(nodes: int | None, world: World | None, columns: int) -> int:
     if world is None or (world.lonely and nodes is not None):
         if nodes is None:
             raise ValueError(
                 "launch.nodes says how many nodes to start; only under torchrun, srun or mpirun can it be left out"
             )
         return nodes
+    if columns > 1 or columns_of(world.size) > 1:
+        raise ValueError(
+            f"{world}: launch has no islands among processes that are there already\n"
+            "  call the function itself, with FLOCKSTEP_ISLANDS=2x8 or flockstep run --islands 2x8"
+        )
     if nodes not in (None, world.size):
         raise ValueError(f"launch.nodes is {nodes}, but {world}; leave nodes out")
     return world.size

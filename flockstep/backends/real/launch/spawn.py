@@ -18,6 +18,7 @@ import torch
 
 from flockstep.backends.real.collective import c10d
 from flockstep.backends.real.collective.rendezvous import Rendezvous
+from flockstep.backends.real.join.island_place import Processes
 from flockstep.backends.real.join.joined import process_fabrics
 from flockstep.backends.real.launch import child_processes
 from flockstep.backends.real.launch.child_processes import interrupted_later
@@ -46,11 +47,12 @@ def run_processes(job: Job, on_row: OnRow | None, stop: Stop | None) -> dict[int
 
 class _Children:
     def __init__(self, job: Job) -> None:
-        self._size, self._goes_on = job.size, job.outlives_deaths
+        self._size, self._columns = job.size * job.columns, job.columns
+        self._goes_on = job.outlives_deaths
         # A file, not a TCP store: that one looks up the name of every client, and stalls for seconds where DNS does.
         self._folder = tempfile.TemporaryDirectory(prefix="flockstep-")
         self._path = str(Path(self._folder.name) / "store")
-        self._rendezvous = Rendezvous(c10d.FileStore(self._path, -1), job.size)
+        self._rendezvous = Rendezvous(c10d.FileStore(self._path, -1), self._size)
         # By value, so that functions of a notebook or a __main__ script travel too. Only to our own children.
         self._payload = cloudpickle.dumps(job)
         self._outcomes: dict[int, Outcome] = {}
@@ -93,7 +95,7 @@ class _Children:
             if self._errors and deadline is None:
                 deadline = time.monotonic() + _GRACE
         if self._errors or not self._outcomes:
-            raise root_cause(self._errors or self._deaths)
+            raise root_cause(self._errors or self._deaths, deaths_first=self._columns > 1)
         return self._outcomes
 
     def _hear(self, connection: Connection, on_row: OnRow | None) -> None:
@@ -117,7 +119,8 @@ class _Children:
             self._errors[rank] = thing
 
     def _death(self, rank: int) -> NodeDied:
-        return NodeDied(f"node {rank} {child_processes.ending(self._processes[rank], 5.0)}", rank=rank)
+        who = f"node {rank}" if self._columns == 1 else f"process {rank} of island {rank // self._columns}"
+        return NodeDied(f"{who} {child_processes.ending(self._processes[rank], 5.0)}", rank=rank)
 
     def end(self) -> None:
         """Leave nobody behind."""
@@ -140,8 +143,11 @@ def _child(rank: int, size: int, path: str, payload: bytes, connection: Connecti
     code = 0
     try:
         job: Job = cloudpickle.loads(payload)
-        fabrics = process_fabrics(c10d.FileStore(path, -1), rank, size, job.timeout)
-        outcome = job.run(rank, fabrics, lambda row: connection.send(("row", row)), lambda: bool(stopped.value))
+        store = c10d.FileStore(path, -1)
+        fabrics = process_fabrics(store, rank, size, job.timeout)
+        processes = Processes(store, rank, size, job.timeout, job.columns)
+        on_row, stop = (lambda row: connection.send(("row", row))), (lambda: bool(stopped.value))
+        outcome = job.run(rank, fabrics, on_row, stop, processes)
         connection.send(("outcome", cloudpickle.dumps(replace(outcome, model=outcome.model.detach().cpu()))))
     except Exception as raised:
         error = located(raised, rank, 0.0)
