@@ -83,7 +83,10 @@ def _is_sure(connection: socket.socket) -> bool:
     """Whether all comes out of it as it went in: TLS sees to that, and a machine's own memory does."""
     if isinstance(connection, ssl.SSLSocket):
         return True
-    return bool(connection.getsockname()[0] == connection.getpeername()[0])
+    # One that has hung up already has no address any more, and nothing will come out of it.
+    with suppress(OSError):
+        return bool(connection.getsockname()[0] == connection.getpeername()[0])
+    return False
 
 
 class Outgoing:
