@@ -317,6 +317,23 @@ def test_two_joins_one_after_the_other():
         torch.testing.assert_close(results[0][1]["0.weight"], results[1][1]["0.weight"])
 
 
+def test_a_second_join_begins_at_its_own_first_step():
+    """On virtual nodes it once went on counting: exchanges came at other steps, and what was kept was the first's."""
+
+    def once():
+        model, _, report = train(fs.DiLoCo(period=4), steps=6)
+        return report.steps, weights(model)
+
+    def after_another():
+        train(fs.DiLoCo(period=4), steps=3)
+        return once()
+
+    one, two = (fs.simulate(body, nodes=2).results for body in (once, after_another))
+    for rank in range(2):
+        assert one[rank][0] == two[rank][0] == 6
+        assert_same(one[rank][1], two[rank][1])
+
+
 def test_an_optimizer_with_a_closure_is_refused():
     model = loops.plain_model()
     optimizer = torch.optim.LBFGS(model.parameters())

@@ -93,6 +93,9 @@ class SimPlace:
         self._inside = True
         node.model, node.optimizer, node.flat, node.params = model, optimizer, flat, flat.vector
         node.driver = Driver(flat, switch_to_kernel, alone=node.size == 1)
+        # Whatever was joined here before: as on real nodes, whose joins have a node each.
+        node.step_count = node.tally.steps = 0
+        node.kept, node.kept_before = {}, {}
         node.channels.start_anew()
         node.world.mail.silence(node.rank)
         node.left_at = None
