@@ -23,7 +23,7 @@ class Place:
 
     Example:
         here = fs.place()
-        sampler = DistributedSampler(data, num_replicas=here.processes, rank=here.process)
+        sampler = torch.utils.data.DistributedSampler(range(100), num_replicas=here.processes, rank=here.process)
     """
 
     island: int
@@ -71,7 +71,7 @@ def place() -> Place:
     the model says.
 
     Example:
-        fully_shard(model, mesh=fs.place().mesh())
+        torch.manual_seed(fs.place().process)  # data of its own for every process
     """
     seat = current_seat()
     return Place(seat.rank, seat.size, seat.column, seat.columns)

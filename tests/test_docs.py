@@ -15,7 +15,7 @@ import flockstep
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-LONG = {"docs/compare.md", "docs/hsa2c.md"}
+LONG = {"README.md", "docs/compare.md", "docs/hsa2c.md"}
 """Twenty seconds and more of a core each."""
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 

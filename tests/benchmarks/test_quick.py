@@ -28,10 +28,12 @@ LONG = {
     "benchmarks.a2c.nodes",
     "benchmarks.a2c.pong",
     "benchmarks.apart",
+    "benchmarks.defaults",
     "benchmarks.elastic",
     "benchmarks.elastic_faults",
     "benchmarks.faults",
     "benchmarks.lda",
+    "benchmarks.lda.defaults",
     "benchmarks.lda.nodes",
     "benchmarks.lockfree",
     "benchmarks.mailbox",
@@ -43,6 +45,8 @@ LONG = {
     "experiments.celgc_speedup",
     "experiments.celgc_wikitext2",
     "experiments.dpsgd_churn",
+    "experiments.dpsgd_speedup",
+    "experiments.episode_quartics",
     "experiments.hpsgd_cifar10",
     "experiments.hsa2c_atari",
     "experiments.sclip_language",
@@ -52,7 +56,7 @@ LONG = {
     "experiments.swarm_churn",
     "experiments.swarm_cifar10",
 }
-"""Ten seconds and more of two cores each."""
+"""Five seconds and more of two cores each."""
 
 KILLING = ("benchmarks.faults",)
 """These kill processes that they have started, and count on their being gone. What others start is forked, too."""

@@ -69,7 +69,7 @@ def state(address):
         return json.load(reply)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_run_is_seen_to_train_to_lose_a_node_and_to_end(run, browser, tmp_path):
     launcher, address = run
     browser.open(address)

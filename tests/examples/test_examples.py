@@ -82,7 +82,7 @@ def test_the_help_teaches(name, here):
     assert all(word in said for word in (start, "torchrun", "--strategy", "--resume", "--steps", "--out"))
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_two_optimizers_on_two_nodes(tmp_path):
     tiny = ["--steps", "4", "--batch", "2", "--length", "16", "--width", "16", "--layers", "1", "--out", tmp_path]
     said = run("muon_gpt.py", *tiny, nodes=2)
@@ -104,7 +104,7 @@ def test_every_example_has_its_line():
     assert all(path.name in page for path in EXAMPLES.glob("*.py"))
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_shakespeare_alone(tmp_path):
     # As a person starts it; the other runs are of processes that are forked.
     said = run(
@@ -222,7 +222,7 @@ def test_killed_and_resumed_is_as_if_never_interrupted(tmp_path, uninterrupted, 
     assert_same_bits(weights(tmp_path / "out"), uninterrupted(strategy))
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_restarted_flock_resumes_by_itself(tmp_path, uninterrupted):
     with killed_in_the_middle(with_checkpoints(tmp_path, CELGC), [*FLOCK, "--max-restarts", "1"]) as process:
         said = process.communicate(timeout=120)[0]

@@ -125,7 +125,7 @@ def test_a_rollout_is_normalized_by_all_that_was_met_before(far, envs):
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_threads_share_what_they_met(far, threads):
     model = HSA2C("MlpPolicy", far, threads=threads, envs_per_thread=2, **BOTH, seed=0).learn(2400)
     # Without a lock, what two write at once may be lost; alone, nothing is.
@@ -179,7 +179,7 @@ def test_a_step_that_only_begins_an_episode_brings_no_reward():
     model.close()
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_machines_share_what_they_met():
     model = HSA2C("MlpPolicy", "Pendulum-v1", **BOTH, seed=0)
     learn_on_nodes(model, 40_000, nodes=2)

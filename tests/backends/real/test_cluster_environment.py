@@ -395,7 +395,7 @@ def test_three_tasks_of_a_slurm_step(run, told):
     )
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_three_processes_with_the_variables_of_mpiexec(run):
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = str(probe.getsockname()[1])
