@@ -224,8 +224,12 @@ def test_abandoned_while_it_waits_and_before_it_begins(crews):
 def test_the_next_attempt_waits_for_one_that_has_yet_to_notice_that_it_is_abandoned(crews, monkeypatch):
     crew, key = crews(2), Key("model", 1)
     given = vectors(2, 1000)
-    noticed, may_leave = threading.Event(), threading.Event()
-    end = undertaking.Undertaking.end
+    begun, noticed, may_leave = threading.Event(), threading.Event(), threading.Event()
+    run, end = undertaking.Undertaking.run, undertaking.Undertaking.end
+
+    def told(self):
+        begun.set()
+        run(self)
 
     def slow_to_leave(self, *, well):
         if self.attempt == Attempt(1, 1):
@@ -233,8 +237,11 @@ def test_the_next_attempt_waits_for_one_that_has_yet_to_notice_that_it_is_abando
             assert may_leave.wait(60)
         end(self, well=well)
 
+    monkeypatch.setattr(undertaking.Undertaking, "run", told)
     monkeypatch.setattr(undertaking.Undertaking, "end", slow_to_leave)
     first = aside(crew.carriers[0].mean, key, Attempt(1, 1), (0, 1), given[0])
+    # Abandoned before, it would never have been under way.
+    assert begun.wait(60)
     crew.carriers[0].abandon(Attempt(1, 1), "model")
     assert noticed.wait(60)
     later = [aside(crew.carriers[r].mean, key, Attempt(2, 1), (0, 1), given[r]) for r in range(2)]
